@@ -22,7 +22,7 @@ const RECORD: RecordLimit = match RecordLimit::new(RECORD_LEN) {
 
 /// The offer of a transfer out of the sandbox, or both ways.
 pub(crate) const OFFER: BulkOffer = BulkOffer::new(RECORD, DEFAULT_WINDOW);
-/// What may wait here beside a small window: the frames around what it grants.
+/// Queue space beyond a small window, for frame overhead.
 const MARGIN: u64 = 64 * 1024;
 
 /// The offer of a transfer into the sandbox only.

@@ -215,10 +215,7 @@ pub enum AgentError {
     },
     /// The agent rejected a request.
     #[error("the agent refused {request}: {message}")]
-    Refused {
-        request: &'static str,
-        message: String,
-    },
+    Refused { request: &'static str, message: String },
     /// The agent's program is not installed.
     #[error("agent not installed: {0}")]
     NotInstalled(AgentId),

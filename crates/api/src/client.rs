@@ -12,10 +12,7 @@ pub enum DaemonConnectError {
     Path(PathBuf),
     /// The daemon is not reachable.
     #[error("connect to the daemon at {}: {source}", socket.display())]
-    Transport {
-        socket: PathBuf,
-        source: tonic::transport::Error,
-    },
+    Transport { socket: PathBuf, source: tonic::transport::Error },
 }
 
 /// Connects to the daemon at a socket.

@@ -97,10 +97,7 @@ pub enum ImageStoreError {
     },
     /// A layer could not be unpacked.
     #[error("layer {blob}: {source}")]
-    Unpack {
-        blob: Digest,
-        source: UnpackError,
-    },
+    Unpack { blob: Digest, source: UnpackError },
     /// The layers exceed the limit together.
     #[error("the image is larger than the limit of {0} bytes")]
     TooLarge(u64),

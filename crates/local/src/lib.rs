@@ -132,7 +132,7 @@ pub(crate) struct LocalInner {
     readers: DiskReaders,
     /// The sandboxes that their users resumed.
     resumed: Arc<disk_guard::ResumedByUser>,
-    /// The threshold at which the sandboxes resume that the guard paused, as of its last check; none if it paused none.
+    /// Free space at which paused sandboxes resume, as of the last check.
     resumes_at: Mutex<Option<ResumeThreshold>>,
     /// Allows one sweep at a time.
     sweep_lock: tokio::sync::Mutex<()>,

@@ -10,7 +10,7 @@ use crate::failed;
 
 /// How many pulls run concurrently.
 const MAX_CONCURRENT: usize = 4;
-/// How many of them for other users of the host, so that those cannot block the daemon's own user.
+/// Concurrent pulls for users other than the daemon's own.
 const MAX_FOR_OTHER_USERS: usize = 2;
 
 /// Limits concurrent pulls.

@@ -223,7 +223,7 @@ pub(crate) fn close_on_exec_above_standard() {
 /// Duplicates a descriptor to a number, without close-on-exec. The former descriptor of that number is closed.
 pub(crate) fn place(descriptor: BorrowedFd<'_>, number: libc::c_int) -> Result<(), Errno> {
     // SAFETY: what is closed by this, if anything, belongs to a process that is about to execute another program, and
-    // the caller says that it uses it no more.
+    // the caller guarantees that nothing uses the old descriptor.
     match unsafe { libc::dup2(descriptor.as_raw_fd(), number) } {
         -1 => Err(last_errno()),
         _ => Ok(()),

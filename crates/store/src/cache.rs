@@ -46,7 +46,9 @@ pub(crate) enum NextEvents {
     /// Events that are no longer cached, to be read from the database.
     Stored(EventRange),
     /// Retention removed the events that follow, up to the oldest that is kept.
-    Expired { oldest: Sequence },
+    Expired {
+        oldest: Sequence,
+    },
 }
 
 // === impl RowCache ===

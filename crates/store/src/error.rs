@@ -93,15 +93,10 @@ pub enum EventsError {
     Unknown,
     /// The sequence is newer than the newest event.
     #[error("no such event yet: events {oldest} to {newest} exist")]
-    Future {
-        newest: Sequence,
-        oldest: Sequence,
-    },
+    Future { newest: Sequence, oldest: Sequence },
     /// Retention removed the events that follow.
     #[error("that event is no longer kept: the oldest is {oldest}")]
-    Expired {
-        oldest: Sequence,
-    },
+    Expired { oldest: Sequence },
 }
 
 // === impl StoreError ===

@@ -24,7 +24,7 @@ enum ResponseForm {
     Decision,
     /// `approved`, `approved_for_session`, `denied`.
     Review,
-    /// The granted permissions, out of these.
+    /// The granted subset of these permissions.
     Permissions(Value),
     /// `accept` or `decline`, for MCP servers.
     Consent,

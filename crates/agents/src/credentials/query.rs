@@ -30,10 +30,7 @@ pub enum CredentialQueryError {
     Missing(String),
     /// The agent does not use this provider.
     #[error("{agent} does not use {provider}")]
-    Mixed {
-        agent: AgentId,
-        provider: String,
-    },
+    Mixed { agent: AgentId, provider: String },
 }
 
 // === impl CredentialQuery ===

@@ -67,9 +67,9 @@ pub fn router(app: Arc<AppState>) -> Router {
 }
 
 async fn not_found(method: Method, uri: Uri) -> impl IntoResponse {
-    ApiProblem::new(ProblemCode::NotFound, format!("there is nothing at {method} {}", uri.path()))
+    ApiProblem::new(ProblemCode::NotFound, format!("no route: {method} {}", uri.path()))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> impl IntoResponse {
-    ApiProblem::new(ProblemCode::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
+    ApiProblem::new(ProblemCode::MethodNotAllowed, format!("method {method} is not allowed for {}", uri.path()))
 }

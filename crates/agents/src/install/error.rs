@@ -9,14 +9,11 @@ use crate::agent::AgentId;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum InstallError {
     /// Installation is disabled.
-    #[error("{0} is not installed, and SANDBOX_AGENT_REQUIRE_PREINSTALL forbids to install it")]
+    #[error("{0} is not installed, and SANDBOX_AGENT_REQUIRE_PREINSTALL forbids installing it")]
     Forbidden(AgentId),
     /// The agent is not published for this platform.
     #[error("{agent} is not published for {platform}\nhint: put a program `{agent}` in PATH")]
-    Platform {
-        agent: AgentId,
-        platform: String,
-    },
+    Platform { agent: AgentId, platform: String },
     /// Not a version.
     #[error("{0:?} is not a version\nhint: give it as 1.2.3")]
     Version(String),
@@ -60,7 +57,7 @@ pub enum InstallError {
     #[error("another process has been installing {0} for too long\nhint: end it, and try again")]
     Busy(AgentId),
     /// The server shut down, or the install panicked.
-    #[error("the install of {0} did not come to its end")]
+    #[error("the install of {0} was interrupted")]
     Interrupted(AgentId),
 }
 

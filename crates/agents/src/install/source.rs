@@ -53,9 +53,8 @@ pub(super) async fn registry(
 ) -> Result<Vec<PackageSource>, RegistryFetchError> {
     let (package, version) = plan.package();
     let registry = match configured {
-        Some(configured) => {
-            npm::address(configured).ok_or_else(|| RegistryFetchError::Permanent("this is no address".to_owned()))?
-        }
+        Some(configured) => npm::address(configured)
+            .ok_or_else(|| RegistryFetchError::Permanent("this is not a valid address".to_owned()))?,
         None => {
             npm.registry(&package).ok_or_else(|| RegistryFetchError::Permanent("no registry is known".to_owned()))?
         }
@@ -99,12 +98,15 @@ async fn fetch_metadata(
     version: &str,
 ) -> Result<PackageVersion, RegistryFetchError> {
     let ask = |path: String| {
-        let url = registry.join(&path).map_err(|_| RegistryFetchError::Permanent("this is no address".to_owned()))?;
+        let url = registry
+            .join(&path)
+            .map_err(|_| RegistryFetchError::Permanent("this is not a valid address".to_owned()))?;
         Ok(RegistryRequest { authorization: npm.login(&url), url })
     };
     let name = package.replace('/', "%2f");
-    let malformed =
-        |error: serde_json::Error| RegistryFetchError::Permanent(format!("its answer is no description: {error}"));
+    let malformed = |error: serde_json::Error| {
+        RegistryFetchError::Permanent(format!("its response is not a valid description: {error}"))
+    };
     match http.text(&ask(format!("{name}/{version}"))?).await {
         Ok(text) => serde_json::from_slice(&text).map_err(malformed),
         Err(RegistryFetchError::NotFound) => {

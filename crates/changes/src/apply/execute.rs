@@ -200,7 +200,7 @@ impl<'a> ApplyTarget<'a> {
         })?;
         let file: std::fs::File = file.ok_or_else(|| self.failed("write")(Errno::BADF))?.into();
         if content::copy(&from, &file, size, &NEVER).map_err(self.failed("write"))? != Some(*digest) {
-            return Err(kept.damaged(format!("the content {digest} is another")).into());
+            return Err(kept.damaged(format!("the content does not match its digest {digest}")).into());
         }
         let file = OwnedFd::from(file);
         self.hand_over(&file, mode)?;

@@ -103,7 +103,7 @@ impl<'a> HostPaths<'a> {
         Ok(Some(bytes))
     }
 
-    /// A path of the project as one of the host.
+    /// Converts a project path to a host path.
     pub(super) fn outside(&self, path: &[u8]) -> Vec<u8> {
         if path.is_empty() { self.root.clone() } else { under(&self.root, path) }
     }

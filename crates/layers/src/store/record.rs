@@ -148,7 +148,7 @@ impl LayerRecord {
         })
     }
 
-    /// What it is charged of an image's byte limit.
+    /// Bytes that count towards the image's limit.
     pub(super) fn spent(&self) -> u64 {
         let entries = self.entries.saturating_add(self.made.len() as u64);
         entries.saturating_mul(crate::archive::ENTRY).saturating_add(self.bytes)

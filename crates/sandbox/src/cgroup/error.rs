@@ -40,9 +40,7 @@ pub enum CgroupError {
     },
     /// No hierarchy has such a group.
     #[error("no such cgroup: {name}")]
-    NotFound {
-        name: String,
-    },
+    NotFound { name: String },
     /// The directory could not be created.
     #[error("cannot create {path}: {errno}", path = .path.display())]
     Make {
