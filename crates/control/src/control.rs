@@ -169,7 +169,7 @@ impl Control {
 
     /// Returns a sandbox.
     pub fn get(&self, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Refusal> {
-        let mut candidates = SandboxId::meant(id, caller.namespace()).filter_map(|id| self.0.store.sandbox(&id));
+        let mut candidates = SandboxId::candidates(id, caller.namespace()).filter_map(|id| self.0.store.sandbox(&id));
         candidates.find(|sandbox| caller.sees(sandbox)).ok_or_else(|| sandbox_unknown(id))
     }
 
@@ -288,7 +288,7 @@ impl Control {
 
     /// Returns an exec with a sequence of its sandbox's log after which no event about it is missed.
     pub async fn exec(&self, caller: &Caller, id: &str) -> Result<(Arc<Exec>, Sequence), Refusal> {
-        for candidate in ExecId::meant(id, caller.namespace()) {
+        for candidate in ExecId::candidates(id, caller.namespace()) {
             let found = self.0.store.exec(&candidate).await.map_err(|error| store_failed(&error))?;
             if let Some(found) = found.filter(|(exec, _)| self.is_visible(caller, exec)) {
                 return Ok(found);

@@ -364,7 +364,7 @@ macro_rules! id {
             /// The ids that a caller may mean by a text, likeliest first: the daemon's own user can name any id, other
             /// callers one of their own namespace, or one without a namespace that the daemon's own user gave to a
             /// sandbox of theirs.
-            pub fn meant(text: &str, namespace: Namespace) -> impl Iterator<Item = Self> + use<> {
+            pub fn candidates(text: &str, namespace: Namespace) -> impl Iterator<Item = Self> + use<> {
                 let (own, plain) = match namespace {
                     Namespace::Daemon => (Self::qualified(text).ok(), None),
                     _ => (Self::new(text).ok().map(|id| id.within(namespace)), Self::new(text).ok()),
@@ -488,14 +488,14 @@ mod tests {
             assert_eq!(SandboxId::qualified(id.as_str()).as_ref(), Ok(id));
             assert_eq!((id.local(), id.seen_from(space), id.namespace()), ("demo", "demo", space));
             assert_eq!(id.seen_from(Namespace::Daemon), id.as_str());
-            assert_eq!(SandboxId::meant("demo", space).next().as_ref(), Some(id));
+            assert_eq!(SandboxId::candidates("demo", space).next().as_ref(), Some(id));
             // Only the daemon's own user can name an id of another namespace.
             for other in spaces.into_iter().skip(1).filter(|other| *other != space) {
-                assert!(SandboxId::meant("demo", other).all(|meant| meant != *id || space == Namespace::Daemon));
-                assert_eq!(SandboxId::meant("u7~demo", other).count(), 0);
+                assert!(SandboxId::candidates("demo", other).all(|meant| meant != *id || space == Namespace::Daemon));
+                assert_eq!(SandboxId::candidates("u7~demo", other).count(), 0);
             }
         }
-        assert_eq!(SandboxId::meant("u7~demo", Namespace::Daemon).collect::<Vec<_>>(), [ids[2].clone()]);
+        assert_eq!(SandboxId::candidates("u7~demo", Namespace::Daemon).collect::<Vec<_>>(), [ids[2].clone()]);
         for bad in
             ["~demo", "u~demo", "u07~demo", "u+7~demo", "u4294967296~demo", "keys~demo", "u7~", "u7~a~demo", "Key~demo"]
         {

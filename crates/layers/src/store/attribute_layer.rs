@@ -1,4 +1,4 @@
-//! The patch layer of an image: directory attributes that its layers lack.
+//! The attribute layer of an image, `patch/` on disk: directory attributes that its layers lack.
 //!
 //! A layer may change something in a directory without an entry for that directory. The unpacker then creates it with
 //! default attributes, and overlayfs would show those. The attributes of the layer below are copied to an extra layer

@@ -128,7 +128,7 @@ impl HierarchyGroup {
                 return Ok(());
             }
             if deadline.passed() {
-                return Err(Deadline::late(&self.directory, V1_STATE, "FROZEN"));
+                return Err(Deadline::missed(&self.directory, V1_STATE, "FROZEN"));
             }
             deadline.pause();
             // Writing again catches a process that was forked meanwhile.
@@ -162,7 +162,7 @@ impl HierarchyGroup {
                 return Ok(());
             }
             if deadline.passed() {
-                return Err(Deadline::late(&self.directory, PROCS, "nothing"));
+                return Err(Deadline::missed(&self.directory, PROCS, "nothing"));
             }
             deadline.pause();
         }

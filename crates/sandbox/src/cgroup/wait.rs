@@ -58,7 +58,7 @@ impl Deadline {
     }
 
     /// The error of a missed deadline.
-    pub(super) fn late(directory: &CgroupDirectory, file: &str, expected: &str) -> CgroupError {
+    pub(super) fn missed(directory: &CgroupDirectory, file: &str, expected: &str) -> CgroupError {
         CgroupError::Late { file: directory.join(file), expected: expected.to_owned(), seconds: TIMEOUT.as_secs() }
     }
 
@@ -98,7 +98,7 @@ impl Deadline {
             let turn = if interval > ANNOUNCED { *self } else { self.at_most(interval) };
             interval = (interval * 2).min(ANNOUNCED * 2);
             if !turn.poll(&events, PollFlags::PRI).map_err(failed)? && self.passed() {
-                return Err(Self::late(directory, EVENTS, &format!("{key} {value}")));
+                return Err(Self::missed(directory, EVENTS, &format!("{key} {value}")));
             }
         }
     }

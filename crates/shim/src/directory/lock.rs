@@ -42,7 +42,7 @@ pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Res
     };
     for tried in 1..=tries {
         if lock(&file, FlockOperation::NonBlockingLockExclusive)? {
-            return still_there(directory, file);
+            return check_same_file(directory, file);
         }
         // An inspector has a shared lock, a holder an exclusive one.
         if !lock(&file, FlockOperation::NonBlockingLockShared)? {
@@ -75,7 +75,7 @@ fn lock(file: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {
 }
 
 /// Whether the locked file was removed by a sweep meanwhile.
-fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
+fn check_same_file(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if is_same(&found, &rustix::fs::fstat(&file)?) => Ok(LockAttempt::Held(file.into())),
         Ok(_) | Err(Errno::NOENT) => Ok(LockAttempt::Absent),
