@@ -64,14 +64,14 @@ fn a_forged_record_is_not_adopted() {
             }
             _ => false,
         };
-        assert!(matches!(&late, AdoptError::Problem(problem) if is_expected(problem)), "{late:?}");
+        assert!(matches!(&late, AdoptError::Damaged(problem) if is_expected(problem)), "{late:?}");
         assert!(now.record.is_none() && is_expected(now.problem.as_ref().unwrap()), "{now:?}");
         assert!(matches!(refused, AdoptError::NotRunning), "{refused:?}");
         restore(&sandbox).await;
 
         forge(&sandbox, |record| record.name = "another".to_owned());
         let (late, now, refused) = attempt(&sandbox, &before).await;
-        assert!(matches!(&late, AdoptError::Problem(DiscoveryProblem::Name { name }) if name == "another"), "{late:?}");
+        assert!(matches!(&late, AdoptError::Damaged(DiscoveryProblem::Name { name }) if name == "another"), "{late:?}");
         assert!(matches!(&now.problem, Some(DiscoveryProblem::Name { .. })), "{now:?}");
         assert!(matches!(refused, AdoptError::NotRunning), "{refused:?}");
         restore(&sandbox).await;
@@ -80,7 +80,7 @@ fn a_forged_record_is_not_adopted() {
         forge(&sandbox, |record| record.supervisor_user += 1);
         let (late, now, _) = attempt(&sandbox, &before).await;
         let is_expected = |problem: &DiscoveryProblem| matches!(problem, DiscoveryProblem::Owner { owner, recorded } if *owner == user && *recorded == user + 1);
-        assert!(matches!(&late, AdoptError::Problem(problem) if is_expected(problem)), "{late:?}");
+        assert!(matches!(&late, AdoptError::Damaged(problem) if is_expected(problem)), "{late:?}");
         assert!(is_expected(now.problem.as_ref().unwrap()), "{now:?}");
         restore(&sandbox).await;
 
@@ -88,7 +88,7 @@ fn a_forged_record_is_not_adopted() {
         chown(sandbox.directory().join(RECORD), Some(user), None).unwrap();
         let (late, now, _) = attempt(&sandbox, &before).await;
         let is_expected = |problem: &DiscoveryProblem| matches!(problem, DiscoveryProblem::Record(RecordError::Forged { author }) if *author == user);
-        assert!(matches!(&late, AdoptError::Problem(problem) if is_expected(problem)), "{late:?}");
+        assert!(matches!(&late, AdoptError::Damaged(problem) if is_expected(problem)), "{late:?}");
         assert!(is_expected(now.problem.as_ref().unwrap()), "{now:?}");
         restore(&sandbox).await;
     });
@@ -215,7 +215,10 @@ fn a_directory_of_another_user_or_behind_a_symlink_is_refused_and_one_with_wrong
         let directory = sandbox.directory();
         let refused = async |case: &str| {
             let late = before.connect().await.expect_err(case);
-            assert!(matches!(&late, AdoptError::Found(DiscoveryError::Open(path)) if *path == directory), "{late:?}");
+            assert!(
+                matches!(&late, AdoptError::Discovery(DiscoveryError::Open(path)) if *path == directory),
+                "{late:?}"
+            );
             let now = find(sandbox.home.path(), NAME);
             assert!(matches!(&now, Err(DiscoveryError::Open(path)) if *path == directory), "{now:?}");
             assert!(sandboxes(sandbox.home.path()).unwrap().is_empty(), "{case}");
@@ -246,7 +249,7 @@ fn a_directory_of_another_user_or_behind_a_symlink_is_refused_and_one_with_wrong
         // It belongs to another shim: it is listed, but not adopted.
         chown(&directory, Some(supervisor + 1), None).unwrap();
         let (late, now, _) = attempt(&sandbox, &before).await;
-        assert!(matches!(late, AdoptError::Problem(DiscoveryProblem::Owner { .. })), "{late:?}");
+        assert!(matches!(late, AdoptError::Damaged(DiscoveryProblem::Owner { .. })), "{late:?}");
         assert!(matches!(now.problem, Some(DiscoveryProblem::Owner { .. })), "{now:?}");
         chown(&directory, Some(supervisor), None).unwrap();
         restore(&sandbox).await;

@@ -1,7 +1,7 @@
 //! A pull that is killed, at every failpoint: the next pull is not affected by it.
 
 use carrel_failpoint::StepFailpoint;
-use carrel_layers::PullPhase;
+use carrel_layers::PullFailpointStep;
 use carrel_tests::DockerRegistry;
 
 use super::fixtures::ImageFixture;
@@ -19,7 +19,7 @@ fn a_pull_killed_at_any_failpoint_is_completed_by_the_next_one() {
     whole.assert_no_leftovers();
     let tree = list_image(&expected);
     let mut wrong = Vec::new();
-    for failpoint in StepFailpoint::<PullPhase>::all().map(StepFailpoint::name) {
+    for failpoint in StepFailpoint::<PullFailpointStep>::all().map(StepFailpoint::name) {
         let home = PullerHome::new();
         assert!(home.pull_until(&name, &failpoint), "{failpoint} was never reached");
         let pulled = home.pull(&name);

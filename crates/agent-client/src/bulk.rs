@@ -22,14 +22,14 @@ const RECORD: RecordLimit = match RecordLimit::new(RECORD_LEN) {
 
 /// The offer of a transfer out of the sandbox, or both ways.
 pub(crate) const OFFER: BulkOffer = BulkOffer::new(RECORD, DEFAULT_WINDOW);
-/// What may wait here beside a small window: the frames around what it grants.
+/// Queue space beyond a small window, for frame overhead.
 const MARGIN: u64 = 64 * 1024;
 
 /// The offer of a transfer into the sandbox only.
 pub(crate) const OFFER_INTO: BulkOffer = BulkOffer::new(RECORD, 0);
 
 /// The offer of a transfer out of the sandbox with a window of its own.
-pub(crate) fn offer_within(window: u32) -> BulkOffer {
+pub(crate) fn offer_with_window(window: u32) -> BulkOffer {
     let window = window.max(MIN_RECORD_PAYLOAD);
     // Four records keep both ends busy.
     let record = RecordLimit::new((window / 4).clamp(MIN_RECORD_PAYLOAD, RECORD_LEN)).unwrap_or(RECORD);
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(OFFER_INTO.check().unwrap().get(), RECORD_LEN);
         assert!(BACKLOG as u64 > DEFAULT_WINDOW);
         for window in [0, 1, 64 << 10, 256 << 10, 8 << 20, u32::MAX >> 7] {
-            let offer = offer_within(window);
+            let offer = offer_with_window(window);
             let record = offer.check().unwrap().get();
             assert!(u64::from(record) <= offer.guest_to_host_credit_limit, "{window}");
             assert!(backlog(&offer) as u64 > offer.guest_to_host_credit_limit, "{window}");

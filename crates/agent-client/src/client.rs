@@ -16,7 +16,7 @@ use crate::inbox::{FrameInbox, UNCREDITED};
 use crate::link::FrameSink;
 use crate::options::ConnectOptions;
 use crate::path::socket_path;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
 /// A client of the agent in one sandbox. Clones share the connection.
@@ -163,7 +163,7 @@ impl AgentClient {
     async fn call<'b, A: for<'p> Payload<'p>, Q: Payload<'b>>(&self, question: &Q) -> Result<A, AgentClientError> {
         let session = self.open(FrameInbox::new(UNCREDITED), question, CancelMessage::Nothing).await?;
         let frame = session.next().await?;
-        ReplyMessage::parse(&frame)?.expect()
+        ParsedFrame::parse(&frame)?.expect()
     }
 
     /// A new id and its connection.

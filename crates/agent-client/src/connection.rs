@@ -28,7 +28,7 @@ const SEND_BUFFER: usize = 1024 * 1024;
 
 /// Enlarges the send buffer. The kernel wakes a sender when three quarters of its buffer are empty: with the default
 /// size, the reader would be idle by the time the sender runs.
-fn widen(stream: &UnixStream) {
+fn enlarge_send_buffer(stream: &UnixStream) {
     let forced = rustix::net::sockopt::set_socket_send_buffer_size_force(stream, SEND_BUFFER);
     // Without privileges, the system-wide maximum applies.
     let _most = forced.or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER));
@@ -43,7 +43,7 @@ impl AgentConnection {
         let attempt = async {
             let stream = UnixStream::connect(path).await;
             let stream = stream.map_err(|source| ConnectError::Socket { path: path.to_owned(), source })?;
-            widen(&stream);
+            enlarge_send_buffer(&stream);
             let (reader, writer) = stream.into_split();
             Self::begin(reader, writer, HandshakeMode::Prologue, options).await
         };

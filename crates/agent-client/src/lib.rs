@@ -14,6 +14,8 @@
 //! until the queue's owner reads or is dropped. So do not await one such stream while another of the same client is
 //! full.
 
+#![warn(missing_docs)]
+
 mod bulk;
 mod cancel;
 mod client;
@@ -49,5 +51,5 @@ pub use self::files::{Directory, File, Files, ReadStream, WriteStream};
 pub use self::options::ConnectOptions;
 pub use self::path::{PathError, sandbox_directory, socket_path};
 pub use self::raw::{RawFrame, RawStream};
-pub use self::tcp::{TcpReader, TcpStream, TcpWriter};
+pub use self::tcp::{GuestTcpStream, TcpReader, TcpWriter};
 pub use self::tree::{TreeClient, TreeStream};

@@ -16,7 +16,6 @@ const LEAST_READ: usize = 8 * 1024;
 /// Bodies up to this size are copied, so that a few queued bytes do not keep a whole chunk alive.
 const SMALL: usize = 4 * 1024;
 
-/// A reader of frames.
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     io: R,
@@ -48,7 +47,6 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.buffer.advance(count.min(self.buffer.len()));
     }
 
-    /// The next frame.
     pub(crate) async fn next(&mut self) -> Result<RawFrame, ConnectionLost> {
         loop {
             if let Some((frame, _)) = Frame::split(&self.buffer)? {

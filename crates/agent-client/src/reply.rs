@@ -10,14 +10,14 @@ use crate::error::{AgentClientError, ProtocolViolation};
 use crate::raw::RawFrame;
 
 /// A frame with its parsed envelope.
-pub(crate) struct ReplyMessage<'f> {
+pub(crate) struct ParsedFrame<'f> {
     body: &'f Bytes,
     envelope: Envelope<'f>,
 }
 
-// === impl ReplyMessage ===
+// === impl ParsedFrame ===
 
-impl<'f> ReplyMessage<'f> {
+impl<'f> ParsedFrame<'f> {
     /// Parses the envelope. A bulk record has none and is rejected.
     pub(crate) fn parse(frame: &'f RawFrame) -> Result<Self, ProtocolViolation> {
         if frame.flags.contains(Flags::BULK) {
@@ -41,12 +41,12 @@ impl<'f> ReplyMessage<'f> {
     pub(crate) fn expect<P: for<'p> Payload<'p>>(&self) -> Result<P, AgentClientError> {
         match self.message_type() {
             Some(found) if found == P::TYPE => Ok(self.payload()?),
-            _ => Err(self.not(P::TYPE.as_str())),
+            _ => Err(self.unexpected(P::TYPE.as_str())),
         }
     }
 
     /// The error for receiving this message instead of the expected one.
-    pub(crate) fn not(&self, expected: &'static str) -> AgentClientError {
+    pub(crate) fn unexpected(&self, expected: &'static str) -> AgentClientError {
         match self.message_type() {
             Some(MessageType::CoreError) => match self.payload::<CoreError>() {
                 Ok(error) => AgentClientError::Refused(Box::new(error)),

@@ -12,7 +12,7 @@ use crate::cancel::CancelMessage;
 use crate::client::AgentClient;
 use crate::error::{AgentClientError, FileError};
 use crate::inbox::{FrameInbox, UNCREDITED};
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
 /// Operations on directory trees.
@@ -108,11 +108,11 @@ impl<T> TreeStream<T> {
             }
             let frame = self.session.next().await?;
             self.over = frame.is_terminal();
-            let message = ReplyMessage::parse(&frame)?;
+            let message = ParsedFrame::parse(&frame)?;
             match message.message_type() {
                 Some(found) if found == B::TYPE => self.found = message.payload::<B>()?.items().into(),
                 Some(MessageType::CarrelFsDone) => self.done = Some(self.succeeded(message.payload()?)?),
-                _ if self.over => return Err(message.not("carrel.fs.done")),
+                _ if self.over => return Err(message.unexpected("carrel.fs.done")),
                 // An additional message of a newer agent.
                 _ => {}
             }

@@ -8,7 +8,6 @@ use carrel_protocol::Generation;
 /// The action selected on the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AgentdCommand {
-    /// Serve.
     Serve(AgentdOptions),
     /// Print the help.
     Help,

@@ -17,14 +17,12 @@ const LOCALE: [&str; 3] = ["LC_ALL", "LC_CTYPE", "LANG"];
 /// The default locale: without one, programs assume ASCII.
 const UTF_8: &str = "C.UTF-8";
 
-/// The defaults of commands.
 #[derive(Debug)]
 pub(crate) struct CommandDefaults {
     /// The environment that every command inherits.
     pub(crate) env: Vec<(OsString, OsString)>,
     /// The working directory.
     pub(crate) cwd: Option<String>,
-    /// The user.
     pub(crate) user: Option<String>,
     /// Resource limits of every command.
     pub(crate) rlimits: Vec<ResourceLimit>,
@@ -109,7 +107,7 @@ impl CommandDefaults {
         let user = self.default_user(bootstrap.user.as_deref())?;
         if let (Some(name), true) = (&bootstrap.hostname, self.init) {
             rustix::system::sethostname(name.as_bytes())
-                .map_err(|errno| BootstrapError::Invalid(format!("hostname: {}", crate::errno::sentence(errno))))?;
+                .map_err(|errno| BootstrapError::Invalid(format!("hostname: {}", crate::errno::message(errno))))?;
         }
 
         self.limits = limits;

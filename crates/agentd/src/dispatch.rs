@@ -14,8 +14,8 @@ use carrel_protocol::{CorrelationIdRange, DecodeError, Envelope, Flags, Frame, G
 use crate::defaults::BootstrapError;
 use crate::event_loop::{CHANNEL, EventLoop};
 use crate::files::FsOperation;
-use crate::io::core_error;
 use crate::session::{MessageRejection, SessionKey};
+use crate::shared_state::core_error;
 use crate::{exec, files, sys, tcp, tree};
 
 /// The maximum number of sessions of one client.
@@ -199,7 +199,7 @@ impl EventLoop {
         if key.id == 0 || key.id == u32::MAX {
             return Err(MessageRejection::session("this id is reserved"));
         }
-        if self.under_way(key) >= MOST_SESSIONS {
+        if self.session_count(key) >= MOST_SESSIONS {
             return Err(MessageRejection::session(format!("the limit of {MOST_SESSIONS} sessions is reached")));
         }
         self.io.activity += 1;
@@ -252,13 +252,13 @@ impl EventLoop {
 
     fn is_hello(&self, key: SessionKey, message_type: MessageType) -> bool {
         message_type == MessageType::CarrelHello
-            && message_type.is_available_at(self.agree(Generation::CURRENT))
+            && message_type.is_available_at(self.negotiate_generation(Generation::CURRENT))
             && !self.io.is_clients(key)
     }
 
     /// A host of Carrel: from here on, both sides may use unpublished messages.
     fn hello(&mut self, key: SessionKey, hello: CarrelHello) -> Result<(), MessageRejection> {
-        let agreed = self.agree(Generation::new(hello.generation));
+        let agreed = self.negotiate_generation(Generation::new(hello.generation));
         if agreed <= Generation::PUBLISHED {
             return Err(MessageRejection::new(
                 CoreErrorKind::UnsupportedProtocolGeneration,
@@ -276,14 +276,14 @@ impl EventLoop {
     }
 
     fn credit(&mut self, key: SessionKey, credit: CarrelCredit) -> Result<(), MessageRejection> {
-        Self::on_channel(key)?;
+        Self::require_host_channel(key)?;
         let no_relay = || MessageRejection::session("the host did not announce itself as a relay");
         self.io.relay_clients.as_mut().ok_or_else(no_relay)?.grant(credit.id_start, credit.limit);
         Ok(())
     }
 
     fn bootstrap(&mut self, key: SessionKey, envelope: &Envelope<'_>) -> Result<(), MessageRejection> {
-        Self::on_channel(key)?;
+        Self::require_host_channel(key)?;
         let bootstrap: Bootstrap = envelope.payload()?;
         match self.io.defaults.bootstrap(bootstrap) {
             Ok(default_user) => {
@@ -303,7 +303,7 @@ impl EventLoop {
     }
 
     fn client_disconnected(&mut self, key: SessionKey, envelope: &Envelope<'_>) -> Result<(), MessageRejection> {
-        Self::on_channel(key)?;
+        Self::require_host_channel(key)?;
         let gone: ClientDisconnected = envelope.payload()?;
         let ids = CorrelationIdRange::new(gone.id_start, gone.id_end_exclusive)
             .map_err(|error| MessageRejection::payload(error.to_string()))?;
@@ -313,7 +313,7 @@ impl EventLoop {
 
     /// In a sandbox the clock is the host's and cannot be set; only a virtual machine has its own.
     fn clock_sync(&mut self, key: SessionKey, envelope: &Envelope<'_>) -> Result<(), MessageRejection> {
-        Self::on_channel(key)?;
+        Self::require_host_channel(key)?;
         let sync: ClockSync = envelope.payload()?;
         if self.io.defaults.init {
             let _set = sys::set_clock(sync.unix_time_nanos);
@@ -322,7 +322,7 @@ impl EventLoop {
     }
 
     /// Messages that only the host may send, on its own channel.
-    fn on_channel(key: SessionKey) -> Result<(), MessageRejection> {
+    fn require_host_channel(key: SessionKey) -> Result<(), MessageRejection> {
         if key == (SessionKey { connection: CHANNEL, id: 0 }) {
             Ok(())
         } else {

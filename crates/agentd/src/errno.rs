@@ -97,7 +97,7 @@ names! {
 }
 
 /// The message of an error number, without the number.
-pub(crate) fn sentence(errno: Errno) -> String {
+pub(crate) fn message(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     match text.split_once(" (os error") {
         Some((sentence, _)) => sentence.to_owned(),
@@ -119,6 +119,6 @@ mod tests {
     fn an_error_number_has_its_name_and_message() {
         assert_eq!(name(Errno::NOENT), Some("ENOENT"));
         assert_eq!(name(Errno::from_raw_os_error(4000)), None);
-        assert_eq!(sentence(Errno::NOENT), "No such file or directory");
+        assert_eq!(message(Errno::NOENT), "No such file or directory");
     }
 }

@@ -15,10 +15,10 @@ use crate::args::AgentdOptions;
 use crate::connection::PeerConnection;
 use crate::defaults::CommandDefaults;
 use crate::dispatch::DispatchOutcome;
-use crate::io::SessionIo;
 use crate::listen::ClientListener;
 use crate::poll::{PollToken, Readiness};
 use crate::session::{SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 use crate::signals::SignalSenders;
 use crate::{protect, signals, sys};
 
@@ -133,7 +133,7 @@ impl EventLoop {
     }
 
     /// The generation negotiated with a host of Carrel that supports `theirs`.
-    pub(crate) fn agree(&self, theirs: Generation) -> Generation {
+    pub(crate) fn negotiate_generation(&self, theirs: Generation) -> Generation {
         self.max_generation.negotiate(theirs)
     }
 
@@ -420,7 +420,8 @@ impl EventLoop {
         let Some(mut relay_clients) = self.io.relay_clients.take() else { return };
         let due = relay_clients.due(|slot| {
             let id = PrologueFormat::Current.range(slot).map_or(0, CorrelationIdRange::start);
-            let unpaced = self.of_owner(SessionKey { connection: CHANNEL, id }).filter(|session| !session.is_paced());
+            let unpaced =
+                self.of_owner(SessionKey { connection: CHANNEL, id }).filter(|session| !session.has_flow_control());
             unpaced.map(|session| session.backlog() as u64).sum()
         });
         self.io.relay_clients = Some(relay_clients);
@@ -443,7 +444,7 @@ impl EventLoop {
     }
 
     /// The number of sessions of the owner of an id.
-    pub(crate) fn under_way(&self, key: SessionKey) -> usize {
+    pub(crate) fn session_count(&self, key: SessionKey) -> usize {
         self.of_owner(key).count()
     }
 

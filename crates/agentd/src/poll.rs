@@ -14,7 +14,6 @@ use crate::session::SessionKey;
 pub(crate) enum PollToken {
     /// The listening socket.
     Listener,
-    /// Signals.
     Signals,
     /// The incoming side of a connection.
     Incoming(u16),
@@ -76,7 +75,7 @@ impl Poller {
     }
 
     /// Changes a registered descriptor to another token, level-triggered and for reading only.
-    pub(crate) fn hand_over(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
+    pub(crate) fn reassign(&self, fd: impl AsFd, token: PollToken) -> Result<(), Errno> {
         self.0.modify(fd, token, EventFlags::IN)
     }
 

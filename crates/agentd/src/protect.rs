@@ -75,15 +75,15 @@ fn open_score() -> Option<(File, String)> {
     let path = "/proc/self/oom_score_adj";
     let own = std::fs::read_to_string(path).ok()?;
     let own_value: i32 = own.trim().parse().ok()?;
-    let file = given_score().or_else(|| File::options().write(true).open(path).ok())?;
+    let file = inherited_score_file().or_else(|| File::options().write(true).open(path).ok())?;
     // If all processes have the highest score already, nothing can be ranked above the agent.
     (own_value < COMMAND_SCORE.parse().ok()?).then_some((file, own))
 }
 
 /// The open file of our own score: a non-dumpable process cannot open it by itself. The creator of the sandbox passes
 /// it as descriptor 3 and announces it.
-fn given_score() -> Option<File> {
-    (is_init() && std::env::var_os(SCORE_VARIABLE).is_some_and(|number| number == "3")).then(sys::take_third)?
+fn inherited_score_file() -> Option<File> {
+    (is_init() && std::env::var_os(SCORE_VARIABLE).is_some_and(|number| number == "3")).then(sys::dup_oom_score_fd)?
 }
 
 // === impl OomScore ===

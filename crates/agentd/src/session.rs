@@ -4,8 +4,8 @@ use carrel_protocol::bulk::BulkRecord;
 use carrel_protocol::payload::{CoreErrorKind, ExecExited};
 use carrel_protocol::{DecodeError, Envelope, MessageType};
 
-use crate::io::SessionIo;
 use crate::poll::{Readiness, SessionChannel};
+use crate::shared_state::SessionIo;
 
 /// Identifies a session: its connection and correlation id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,7 +36,6 @@ pub(crate) struct MessageRejection {
 
 /// The handler of one correlation id.
 pub(crate) trait SessionHandler {
-    /// Handles a message.
     fn message(
         &mut self,
         io: &mut SessionIo,
@@ -70,7 +69,7 @@ pub(crate) trait SessionHandler {
     }
 
     /// Whether its input has flow control of its own.
-    fn is_paced(&self) -> bool {
+    fn has_flow_control(&self) -> bool {
         false
     }
 

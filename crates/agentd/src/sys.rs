@@ -16,7 +16,6 @@ pub(crate) enum Fork {
     Parent(Pid),
 }
 
-/// A received signal.
 pub(crate) struct ReceivedSignal {
     /// The signal number.
     pub(crate) signal: i32,
@@ -25,12 +24,11 @@ pub(crate) struct ReceivedSignal {
     pub(crate) sender: u32,
     /// The uid of the sender in this user namespace.
     pub(crate) user: u32,
-    /// The signal code.
     pub(crate) code: i32,
 }
 
 /// A duplicate of descriptor 3, if it is a file of procfs.
-pub(crate) fn take_third() -> Option<std::fs::File> {
+pub(crate) fn dup_oom_score_fd() -> Option<std::fs::File> {
     // SAFETY: only borrowed during this call; if it is not open, the calls on it fail.
     let third = unsafe { std::os::fd::BorrowedFd::borrow_raw(3) };
     let kind = rustix::fs::fstatfs(third).ok()?;

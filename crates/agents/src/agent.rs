@@ -137,7 +137,6 @@ pub struct ConversationOptions {
     pub resumable: bool,
 }
 
-/// A prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
     /// Chosen by the client, or generated.
@@ -153,7 +152,6 @@ pub enum UserAnswer {
     Permission(PermissionReply, Option<String>),
     /// Answers to questions: the chosen labels of each.
     Question(Vec<Vec<String>>),
-    /// The user rejected the questions.
     QuestionRejected,
 }
 
@@ -184,7 +182,6 @@ pub enum AgentEvent {
     },
     /// The agent requests a permission.
     PermissionAsked(PermissionRequest, Option<RawMessage>),
-    /// The agent asks questions.
     QuestionAsked(QuestionRequest, Option<RawMessage>),
     /// The question or permission request of this id needs no answer any more.
     Withdrawn(String),
@@ -212,19 +209,13 @@ pub enum AgentError {
     /// The agent did not respond in time.
     #[error("the agent did not answer {request} within {} s", .limit.as_secs())]
     Timeout {
-        /// The request.
         request: &'static str,
         /// The timeout.
         limit: Duration,
     },
     /// The agent rejected a request.
     #[error("the agent refused {request}: {message}")]
-    Refused {
-        /// The request.
-        request: &'static str,
-        /// The agent's error message.
-        message: String,
-    },
+    Refused { request: &'static str, message: String },
     /// The agent's program is not installed.
     #[error("agent not installed: {0}")]
     NotInstalled(AgentId),
@@ -236,7 +227,6 @@ pub enum AgentError {
 /// A coding agent.
 #[async_trait]
 pub trait AgentDriver: Send + Sync + 'static {
-    /// Its id.
     fn id(&self) -> AgentId;
 
     /// Permission modes that it supports besides the default.
@@ -247,7 +237,6 @@ pub trait AgentDriver: Send + Sync + 'static {
         false
     }
 
-    /// Its capabilities.
     fn capabilities(&self) -> Capabilities {
         Capabilities::ALL
     }

@@ -40,7 +40,6 @@ impl AgentRegistry {
         name.parse().ok().map(|id| self.driver(id))
     }
 
-    /// The driver of an agent.
     pub fn driver(&self, id: AgentId) -> Arc<dyn AgentDriver> {
         let [claude, codex, mock] = &self.drivers;
         Arc::clone(match id {
@@ -50,7 +49,6 @@ impl AgentRegistry {
         })
     }
 
-    /// Lists all agents.
     pub async fn list(&self) -> Vec<AgentInfo> {
         let credentials = AgentCredentials::find(&CredentialSources::from_environment());
         let infos = self.drivers.iter().map(|driver| async {
@@ -78,7 +76,6 @@ impl AgentRegistry {
         self.install(id, false, version).await
     }
 
-    /// Installs an agent.
     pub async fn install(&self, id: AgentId, reinstall: bool, version: Option<&str>) -> Result<(), ApiProblem> {
         match self.installer.install(id, reinstall, version, |_| {}).await {
             Ok(_) => Ok(()),

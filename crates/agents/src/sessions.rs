@@ -37,13 +37,11 @@ pub struct NewSession {
     pub agent_mode: AgentMode,
     /// What the agent may do without asking.
     pub permission_mode: PermissionMode,
-    /// Model.
     pub model: Option<String>,
     /// Variant of the model.
     pub variant: Option<String>,
     /// Working directory.
     pub directory: PathBuf,
-    /// Title.
     pub title: Option<String>,
 }
 
@@ -113,7 +111,6 @@ impl SessionRegistry {
         })
     }
 
-    /// Reserves an id.
     pub fn reserve(&self, id: &str) -> Result<SessionReservation<'_>, CreateSessionError> {
         let mut slots = self.lock();
         if slots.iter().any(|slot| slot.id() == id) {

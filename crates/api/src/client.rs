@@ -12,12 +12,7 @@ pub enum DaemonConnectError {
     Path(PathBuf),
     /// The daemon is not reachable.
     #[error("connect to the daemon at {}: {source}", socket.display())]
-    Transport {
-        /// The daemon's socket.
-        socket: PathBuf,
-        /// The error of the transport.
-        source: tonic::transport::Error,
-    },
+    Transport { socket: PathBuf, source: tonic::transport::Error },
 }
 
 /// Connects to the daemon at a socket.

@@ -28,7 +28,6 @@ const PREFACE_BYTES: usize = 24;
 /// The timeout of each step before requests: the TLS handshake, and the preface.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum ConnectionPeer {
     /// A user of this host, from the kernel.
@@ -51,7 +50,6 @@ pub(crate) trait ConnectionIo: AsyncRead + AsyncWrite + Send + Unpin + 'static {
 
 impl<I: AsyncRead + AsyncWrite + Send + Unpin + 'static> ConnectionIo for I {}
 
-/// A connection to the API.
 pub(crate) struct ApiConnection {
     io: Box<dyn ConnectionIo>,
     peer: ConnectionPeer,

@@ -28,7 +28,6 @@ pub(crate) struct RequestSchema {
     pub(crate) streamed: bool,
 }
 
-/// The schemas of all requests.
 #[derive(Debug, Default)]
 struct RequestSchemas {
     methods: HashMap<String, RequestSchema>,

@@ -32,12 +32,7 @@ pub enum Listener {
     /// A Unix socket: the kernel authenticates its clients.
     Unix(UnixListener),
     /// A TCP port, whose clients need a certificate or a key.
-    Tcp {
-        /// The listener.
-        listener: TcpListener,
-        /// The credentials of the listener.
-        credentials: ListenerCredentials,
-    },
+    Tcp { listener: TcpListener, credentials: ListenerCredentials },
 }
 
 /// The TLS settings and the key of a listener, which can be replaced at run time. Clones share them.

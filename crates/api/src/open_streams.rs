@@ -34,7 +34,6 @@ struct FrameScanner {
     filled: usize,
 }
 
-/// The header of a frame.
 #[derive(Clone, Copy, Debug)]
 struct FrameHeader {
     kind: u8,

@@ -55,13 +55,13 @@ impl RequestSubject {
 
     /// Sets the sandbox.
     pub(crate) fn sandbox(&self, caller: &Caller, id: &str) {
-        let qualified = SandboxId::meant(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
+        let qualified = SandboxId::candidates(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
         self.lock().sandbox = qualified.or_else(|| shortened(id));
     }
 
     /// Sets the exec.
     pub(crate) fn exec(&self, caller: &Caller, id: &str) {
-        let qualified = ExecId::meant(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
+        let qualified = ExecId::candidates(id, caller.namespace()).next().map(|id| id.as_str().to_owned());
         self.lock().exec = qualified.or_else(|| shortened(id));
     }
 

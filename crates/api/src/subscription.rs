@@ -26,9 +26,7 @@ pub(crate) struct SandboxSubscription {
     snapshot: Vec<SubscriptionItem>,
 }
 
-/// An item of a subscription.
 pub(crate) enum SubscriptionItem {
-    /// An event.
     Event {
         event: Arc<Event>,
         /// Whether it preceded the subscription.

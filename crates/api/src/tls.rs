@@ -48,7 +48,6 @@ pub enum TlsFile {
     Certificate,
     /// The private key of the server.
     Key,
-    /// The client CA.
     ClientCa,
 }
 

@@ -19,7 +19,6 @@ use crate::path_error::PathError;
 use crate::project::ProjectError;
 use crate::saved::{ChangeEntry, SavedChanges, SavedChangesError};
 
-/// Options of `apply`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOptions {
     /// Report what would be done, without writing.

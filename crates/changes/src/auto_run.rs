@@ -8,7 +8,6 @@ use crate::path::RelativePath;
 /// A changed file that a tool runs or loads automatically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AutoRunChange {
-    /// The path of the change.
     pub path: RelativePath,
     /// The tool, and when it runs the file.
     pub kind: AutoRunKind,
@@ -23,7 +22,6 @@ pub enum AutoRunKind {
     Attributes,
     /// A tool runs it, or a command in it.
     Tool {
-        /// The tool.
         tool: &'static str,
         /// When the tool runs it.
         when: &'static str,

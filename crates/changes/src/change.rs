@@ -49,12 +49,10 @@ pub enum Node {
         /// The permission bits.
         mode: u32,
     },
-    /// A directory.
     Directory {
         /// The permission bits.
         mode: u32,
     },
-    /// A symlink.
     Symlink {
         /// Not followed.
         target: Vec<u8>,

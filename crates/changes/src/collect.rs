@@ -202,10 +202,10 @@ impl ChangeCollector<'_> {
             }
         }
         if let Some(bad) = too_far {
-            self.too_far(path, &bad);
+            self.add_invalid_path(path, &bad);
         }
         let Some(lower) = lower else { return Ok(()) };
-        for name in self.gone(path, layer, &lower, below)? {
+        for name in self.add_deleted(path, layer, &lower, below)? {
             let Ok(child) = RelativePath::below(path, &name) else { continue };
             if let Some(meta) = metadata_of(&lower, &child)? {
                 self.deleted(child, &meta, &lower)?;
@@ -215,7 +215,7 @@ impl ChangeCollector<'_> {
     }
 
     /// Names that the project has and the sandbox deleted.
-    fn gone(
+    fn add_deleted(
         &mut self,
         path: &[u8],
         layer: UpperDirectory,
@@ -342,7 +342,7 @@ impl ChangeCollector<'_> {
     }
 
     /// An entry whose name is too long: it is reported at its directory.
-    fn too_far(&mut self, directory: &[u8], bad: &InvalidRelativePath) {
+    fn add_invalid_path(&mut self, directory: &[u8], bad: &InvalidRelativePath) {
         let why = if matches!(bad, InvalidRelativePath::TooDeep) { SkipReason::TooDeep } else { SkipReason::TooLong };
         let Ok(path) = RelativePath::new(directory) else { return };
         self.found.push(FileChange { path, kind: ChangeKind::Skipped, node: Node::Skipped(why), files: 0 });

@@ -52,7 +52,7 @@ impl fmt::Debug for ContentDigest {
 
 /// Whether two files of the same size have the same content. Common holes are not read.
 pub(crate) fn same(one: &File, other: &File, size: u64, stop: &CancellationFlag) -> Result<bool, Errno> {
-    if !is_as_long(one, size)? || !is_as_long(other, size)? {
+    if !has_size(one, size)? || !has_size(other, size)? {
         return Ok(false);
     }
     let (mut ours, mut theirs) = (vec![0; PIECE], vec![0; PIECE]);
@@ -66,7 +66,7 @@ pub(crate) fn same(one: &File, other: &File, size: u64, stop: &CancellationFlag)
         if !read_all(one, begin, ours)? || !read_all(other, begin, theirs)? || ours != theirs {
             return Ok(false);
         }
-        at = begin + wide(length);
+        at = begin + as_u64(length);
     }
     Ok(true)
 }
@@ -86,7 +86,7 @@ pub(crate) fn copy(from: &File, to: &File, size: u64, stop: &CancellationFlag) -
             if !is_zero(block) {
                 write_all(to, at, block)?;
             }
-            at += wide(block.len());
+            at += as_u64(block.len());
         }
         Ok(())
     })
@@ -99,10 +99,10 @@ fn each_piece(
     stop: &CancellationFlag,
     mut data: impl FnMut(u64, &[u8]) -> Result<(), Errno>,
 ) -> Result<Option<ContentDigest>, Errno> {
-    if !is_as_long(file, size)? {
+    if !has_size(file, size)? {
         return Ok(None);
     }
-    let pieces = size > wide(PIECE);
+    let pieces = size > as_u64(PIECE);
     let mut hash = Sha256::new();
     let mut buffer = vec![0; PIECE];
     let (mut at, mut next) = (0, 0);
@@ -113,7 +113,7 @@ fn each_piece(
         if next <= at {
             next = data_from(file, at, size)?;
         }
-        if pieces && next >= at + wide(length) {
+        if pieces && next >= at + as_u64(length) {
             let digest = match hole {
                 Some((known, digest)) if known == length => digest,
                 _ => Sha256::digest(ZEROS.get(..length).unwrap_or_default()).into(),
@@ -132,7 +132,7 @@ fn each_piece(
             }
             data(at, bytes)?;
         }
-        at += wide(length);
+        at += as_u64(length);
     }
     Ok(Some(ContentDigest { sha256: hash.finalize().into(), pieces }))
 }
@@ -144,13 +144,13 @@ fn is_zero(bytes: &[u8]) -> bool {
 fn write_all(file: &File, mut at: u64, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))?;
-        at += wide(written);
+        at += as_u64(written);
         bytes = bytes.get(written..).unwrap_or_default();
     }
     Ok(())
 }
 
-fn is_as_long(file: &File, size: u64) -> Result<bool, Errno> {
+fn has_size(file: &File, size: u64) -> Result<bool, Errno> {
     rustix::fs::fstat(file).map(|stat| u64::try_from(stat.st_size) == Ok(size))
 }
 
@@ -170,7 +170,7 @@ fn read_all(file: &File, mut at: u64, mut bytes: &mut [u8]) -> Result<bool, Errn
         if read == 0 {
             return Ok(false);
         }
-        at += wide(read);
+        at += as_u64(read);
         bytes = bytes.get_mut(read..).unwrap_or_default();
     }
     Ok(true)
@@ -180,7 +180,7 @@ fn piece(length: u64) -> usize {
     usize::try_from(length).map_or(PIECE, |length| length.min(PIECE))
 }
 
-fn wide(length: usize) -> u64 {
+fn as_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 

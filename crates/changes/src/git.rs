@@ -8,11 +8,11 @@ mod config;
 mod discover;
 mod environment;
 mod host_path;
-mod loose;
 mod names;
 mod programs;
 mod settings;
 mod shell;
+mod unanchored_names;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -33,7 +33,7 @@ pub(crate) struct GitGuard {
     /// Paths that existing settings name.
     named: BTreeMap<Vec<u8>, NamedPath>,
     /// Names that they refer to at any path.
-    loose: loose::LooseNames,
+    unanchored: unanchored_names::UnanchoredNames,
 }
 
 /// Something that git's settings name.
@@ -74,20 +74,20 @@ impl GitGuard {
     /// Considers only the changes.
     pub(crate) fn of_changes(changes: &[FileChange]) -> Self {
         let mut guard = Self::default();
-        guard.plant(changes, |_| false);
+        guard.detect_new_repositories(changes, |_| false);
         guard
     }
 
     /// Considers the changes and the project.
     pub(crate) fn of(project: &Project, changes: &[FileChange]) -> Result<Self, PathError> {
-        let discover::DiscoveryResult { directories, named, loose } = discover::discover(project)?;
-        let mut guard = Self { directories, named, loose, planted: HashSet::new() };
+        let discover::GitSettingsScan { directories, named, unanchored } = discover::discover(project)?;
+        let mut guard = Self { directories, named, unanchored, planted: HashSet::new() };
         // What cannot be read counts as present.
-        guard.plant(changes, |path| project.find(path).map_or(true, |found| found.is_some()));
+        guard.detect_new_repositories(changes, |path| project.find(path).map_or(true, |found| found.is_some()));
         Ok(guard)
     }
 
-    fn plant(&mut self, changes: &[FileChange], has: impl Fn(&RelativePath) -> bool) {
+    fn detect_new_repositories(&mut self, changes: &[FileChange], has: impl Fn(&RelativePath) -> bool) {
         let mut places: HashMap<&[u8], RepositoryParts> = HashMap::new();
         for change in changes.iter().filter(|change| change.is_there()) {
             if RepositoryParts::is_one(change.path.name()) {
@@ -130,13 +130,13 @@ impl GitGuard {
         }
         if !directory {
             let place = fold(path.directory());
-            for stem in loose::stems(&fold(path.name())) {
+            for stem in unanchored_names::stems(&fold(path.name())) {
                 if let Some(NamedPath { by, extent: NamedExtent::Module }) = self.named.get(&join(&place, stem)) {
                     return Some(GitRefusal::Named { path: path.clone(), by: by.clone() });
                 }
             }
         }
-        if let Some((end, by)) = self.loose.find(change) {
+        if let Some((end, by)) = self.unanchored.find(change) {
             return Some(GitRefusal::Named { path: top(path, end), by: by.to_owned() });
         }
         // A directory that is replaced by a link may refer to another one in it.

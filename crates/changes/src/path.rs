@@ -57,7 +57,6 @@ impl RelativePath {
         Self::new(join(directory, name))
     }
 
-    /// The bytes of the path.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -39,7 +39,6 @@ pub struct SavedChanges {
 /// The content of `changes.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChangesRecord {
-    /// The path of the project.
     pub(crate) project: PathBuf,
     /// The identity of that directory. Earlier releases did not record it.
     pub(crate) identity: Option<ProjectIdentity>,
@@ -80,7 +79,6 @@ pub enum SavedChangesError {
         what: &'static str,
         /// The actual amount, at least.
         size: u64,
-        /// The limit.
         limit: u64,
     },
     /// The limit of files is exceeded.
@@ -89,7 +87,6 @@ pub enum SavedChangesError {
     /// The files on disk are not what was saved.
     #[error("the changes named {name} are damaged: {what}")]
     Damaged {
-        /// The name of the changes.
         name: ChangeName,
         /// What is wrong with them.
         what: String,
@@ -97,7 +94,6 @@ pub enum SavedChangesError {
     /// A newer release saved them.
     #[error("the changes named {name} have version {version}, but this release reads version 1")]
     Version {
-        /// The name of the changes.
         name: ChangeName,
         /// The version of the record.
         version: u64,
@@ -115,7 +111,6 @@ impl SavedChanges {
         save::save(directory, name, what)
     }
 
-    /// Opens saved changes.
     pub fn open(directory: &Path, name: &ChangeName) -> Result<Self, SavedChangesError> {
         store::open(directory, name)
     }

@@ -261,7 +261,6 @@ fn mount(pair: &MountPair) -> Option<Result<MountSpec, Failure>> {
     Some(mount())
 }
 
-/// The mounts that are copies.
 fn copied(mounts: &[MountPair]) -> impl Iterator<Item = Result<CopySpec, Failure>> {
     let pair = |mount: &MountPair| CopyPair { source: mount.source.clone(), target: mount.target.clone() };
     mounts.iter().filter(|mount| mount.mode == MountMode::Copy).map(move |mount| copy(&pair(mount)))

@@ -14,9 +14,7 @@ pub(crate) struct Variable {
 /// Text that is not a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InvalidVariable {
-    /// It has no name.
     NoName,
-    /// It is not UTF-8.
     NotUtf8,
 }
 

@@ -299,11 +299,11 @@ impl From<DiscoveryError> for Failure {
 impl From<AdoptError> for Failure {
     fn from(error: AdoptError) -> Self {
         match error {
-            AdoptError::Found(error) => error.into(),
+            AdoptError::Discovery(error) => error.into(),
             AdoptError::Shim(error) => error.into(),
             AdoptError::NotRunning => Self::new("sandbox_not_running", error),
             AdoptError::Replaced => Self::new("sandbox_replaced", error),
-            AdoptError::Problem(_)
+            AdoptError::Damaged(_)
             | AdoptError::Process { .. }
             | AdoptError::PeerProcess { .. }
             | AdoptError::PeerUser { .. }

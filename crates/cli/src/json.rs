@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// A value on one line.
 pub(crate) fn line(value: &Value) -> String {
     format!("{}\n", escaped(&value.to_string()))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// A label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     key: String,

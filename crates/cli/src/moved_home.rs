@@ -15,7 +15,6 @@ use crate::home::CarrelHome;
 const PROGRAM: &str = "carrel";
 const DELETED: &str = " (deleted)";
 
-/// A process of a daemon.
 #[derive(Debug)]
 struct DaemonProcess {
     pid: u32,

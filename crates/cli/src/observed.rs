@@ -68,7 +68,6 @@ impl ObservedSandbox {
         status.pause_reason.filter(|_| status.state == ShimState::Paused).map(PauseReason::as_str)
     }
 
-    /// Whether it has a shim.
     pub(crate) fn has_shim(&self) -> bool {
         !matches!(self.life, Liveness::Dead { .. })
     }

@@ -115,7 +115,6 @@ async fn sample(name: String, found: DiscoveredSandbox) -> Result<StatsSample, F
     Ok(StatsSample { name, incarnation, at, limits, statistics })
 }
 
-/// Samples as a table.
 fn table(samples: &[StatsSample], before: &CpuReadings) -> String {
     let mut table = TextTable::new(["NAME", "CPU", "MEMORY / LIMIT", "PIDS / LIMIT", "CLIENTS IN", "CLIENTS OUT"]);
     let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());

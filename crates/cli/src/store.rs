@@ -173,7 +173,6 @@ fn refuse_lost(error: ServeError) -> Failure {
     Failure { message: format!("nothing can be repaired: {}", failure.message), ..failure }.exit(LOST)
 }
 
-/// The losses of a repair.
 fn losses(report: &RepairReport) -> String {
     if report.is_empty() {
         return "no sandbox could be kept".to_owned();

@@ -180,7 +180,7 @@ impl Control {
 
     /// Returns a sandbox.
     pub fn get(&self, caller: &Caller, id: &str) -> Result<Arc<Sandbox>, Refusal> {
-        let mut candidates = SandboxId::meant(id, caller.namespace()).filter_map(|id| self.0.store.sandbox(&id));
+        let mut candidates = SandboxId::candidates(id, caller.namespace()).filter_map(|id| self.0.store.sandbox(&id));
         candidates.find(|sandbox| caller.sees(sandbox)).ok_or_else(|| sandbox_unknown(id))
     }
 
@@ -299,7 +299,7 @@ impl Control {
 
     /// Returns an exec with a sequence of its sandbox's log after which no event about it is missed.
     pub async fn exec(&self, caller: &Caller, id: &str) -> Result<(Arc<Exec>, Sequence), Refusal> {
-        for candidate in ExecId::meant(id, caller.namespace()) {
+        for candidate in ExecId::candidates(id, caller.namespace()) {
             let found = self.0.store.exec(&candidate).await.map_err(|error| store_failed(&error))?;
             if let Some(found) = found.filter(|(exec, _)| self.is_visible(caller, exec)) {
                 return Ok(found);
@@ -436,10 +436,10 @@ impl Control {
             None => Some(message),
         };
         match unsent {
-            None => answered.await.unwrap_or_else(|_| Err(self.unanswered(id))),
+            None => answered.await.unwrap_or_else(|_| Err(self.actor_stopped(id))),
             Some(message) => match self.deleted(id) {
                 Some(sandbox) => self.0.answer_for_deleted(&sandbox, message.request).await,
-                None => Err(self.unanswered(id)),
+                None => Err(self.actor_stopped(id)),
             },
         }
     }
@@ -451,7 +451,7 @@ impl Control {
     }
 
     /// The refusal for a request whose actor stopped without an answer.
-    fn unanswered(&self, id: &SandboxId) -> Refusal {
+    fn actor_stopped(&self, id: &SandboxId) -> Refusal {
         match self.deleted(id) {
             // Only a pause may be unanswered, because a task performs it.
             Some(sandbox) => not_ready(&sandbox),

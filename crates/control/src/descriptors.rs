@@ -73,11 +73,11 @@ impl Descriptors {
     /// The number of open descriptors, which may be cached.
     pub fn open(&self) -> u64 {
         let limit = self.limit();
-        self.counted(|open| if open.saturating_mul(2) > limit { MAX_AGE.0 } else { MAX_AGE.1 })
+        self.open_count(|open| if open.saturating_mul(2) > limit { MAX_AGE.0 } else { MAX_AGE.1 })
     }
 
     /// The number of open descriptors, at most as old as `age` allows for that number.
-    fn counted(&self, age: impl Fn(u64) -> Duration) -> u64 {
+    fn open_count(&self, age: impl Fn(u64) -> Duration) -> u64 {
         let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = |(at, open): &(Instant, u64)| at.elapsed() < age(*open);
         match counted.filter(is_new) {
@@ -105,7 +105,7 @@ impl Descriptors {
         let limit = self.limit();
         let fits = |open: u64| open.saturating_add(needed).saturating_add(reserved) <= limit;
         // An outdated count must not lead to a refusal, since descriptors may just have been closed.
-        fits(self.open()) || fits(self.counted(|_| MAX_AGE_TO_REFUSE))
+        fits(self.open()) || fits(self.open_count(|_| MAX_AGE_TO_REFUSE))
     }
 
     /// Refuses what there are too few descriptors for.

@@ -22,13 +22,9 @@ pub enum FakeCall {
     Start,
     /// `command`, with an attempt number.
     Command,
-    /// `exec`.
     Exec,
-    /// `cancel`.
     Cancel,
-    /// `stop`.
     Stop,
-    /// `remove`.
     Remove,
 }
 
@@ -145,7 +141,7 @@ impl FakeProvider {
     }
 
     /// Removes all running sandboxes and their journals.
-    pub fn lose_machines(&self) {
+    pub fn drop_running_sandboxes(&self) {
         self.lock().machines.clear();
         self.wake();
     }
@@ -229,7 +225,6 @@ impl FakeProvider {
         running
     }
 
-    /// The execs that are running.
     pub fn running_execs(&self) -> Vec<String> {
         let state = self.lock();
         let machines = state.machines.values().filter(|machine| machine.runs);

@@ -34,7 +34,6 @@ pub struct ControlSettings {
     pub default_memory: u64,
     /// What sandboxes may use of the host.
     pub host: Host,
-    /// The clock.
     pub clock: Clock,
     /// The file descriptors of this process.
     pub descriptors: Descriptors,
@@ -61,7 +60,6 @@ pub struct Retention {
     pub orphans_age: Duration,
 }
 
-/// A clock.
 #[derive(Clone)]
 pub struct Clock {
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,

@@ -29,7 +29,6 @@ pub enum ServeError {
     /// Another daemon serves the home.
     #[error("another daemon serves {}: {source}", home.display())]
     Taken {
-        /// The home.
         home: PathBuf,
         /// The holder of its lock.
         source: LockError,
@@ -55,7 +54,6 @@ pub enum ServeError {
     /// A TCP port cannot be opened.
     #[error("{address}: {source}")]
     Port {
-        /// The address.
         address: Address,
         /// The error of the system call.
         source: io::Error,

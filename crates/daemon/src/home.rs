@@ -53,7 +53,6 @@ pub enum HomeError {
     Copy {
         /// The copy.
         path: PathBuf,
-        /// The path of the original.
         original: PathBuf,
         /// Whether the original is on another machine.
         machine: bool,

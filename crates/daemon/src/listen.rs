@@ -66,7 +66,7 @@ impl ListenPlan {
 
 impl ListenPlan {
     /// The configuration of each listener.
-    pub(crate) fn listens(&self) -> Vec<ListenConfig> {
+    pub(crate) fn listen_configs(&self) -> Vec<ListenConfig> {
         self.listeners.iter().map(|listener| listener.listen.clone()).collect()
     }
 

@@ -72,7 +72,6 @@ impl PidFileLock {
     }
 }
 
-/// The pid in the file.
 fn read_pid(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.rewind().and_then(|()| file.take(32).read_to_string(&mut text)).ok()?;

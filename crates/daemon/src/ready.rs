@@ -18,7 +18,6 @@ pub struct ReadyLine {
 // === impl ReadyLine ===
 
 impl ReadyLine {
-    /// Writes the line.
     pub(crate) fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         let line = serde_json::to_string(self).map_err(io::Error::other)?;
         writeln!(out, "{line}")?;

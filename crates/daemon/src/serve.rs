@@ -22,7 +22,7 @@ use crate::listen::{ListenPlan, OpenListeners};
 use crate::lock::{LockError, PidFileLock};
 use crate::notify::ServiceManager;
 use crate::reload::{Reloader, reload_on};
-use crate::{descriptors, identity, log, store};
+use crate::{descriptors, home_binding, log, store};
 
 /// How long running requests may take to finish at shutdown.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
@@ -121,7 +121,7 @@ fn run(options: &ServeOptions, format: &mut LogFormat) -> Result<u8, ServeError>
         LockError::Held { .. } => ServeError::Taken { home: options.home.clone(), source },
         LockError::Io { path, source } => ServeError::Home(crate::home::HomeError::Io { path, source }),
     })?;
-    identity::verify(&options.home)?;
+    home_binding::verify(&options.home)?;
     let programs = Programs::find()?;
     let code = runtime.block_on(serve_until_signal(options, config, plan, programs, hangup));
     // Unfinished work is left to the next daemon.
@@ -224,7 +224,6 @@ pub(crate) fn control_settings(config: &Config) -> ControlSettings {
     }
 }
 
-/// The settings of the provider.
 pub(crate) fn provider_settings(home: &Path, config: &Config) -> Result<carrel_local::LocalSettings, ServeError> {
     let root = config.log_root(home);
     Ok(carrel_local::LocalSettings {
@@ -256,7 +255,7 @@ fn check(config: Config, plan: &ListenPlan, options: &ServeOptions) -> Result<u8
     if !unlimited.is_empty() {
         text.push_str(&format!("# no limit: {unlimited}\n"));
     }
-    let effective = config.effective(&options.home, plan.listens(), options.own_log().as_deref());
+    let effective = config.effective(&options.home, plan.listen_configs(), options.own_log().as_deref());
     text.push_str(&format!("\n{effective}"));
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(system("standard output")(error)),

@@ -45,7 +45,6 @@ pub enum SocketError {
     /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The path of the socket.
         path: PathBuf,
         /// The error of the system call.
         source: io::Error,

@@ -19,9 +19,7 @@ pub enum StoreOpenError {
     /// The store does not know the sandboxes whose disks are in the home.
     #[error("{} {problem}, and {disks} disks of sandboxes are in {}", store.display(), home.display())]
     Lost {
-        /// The path of the store.
         store: PathBuf,
-        /// The home.
         home: PathBuf,
         /// What is wrong with the store.
         problem: &'static str,

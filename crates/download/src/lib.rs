@@ -45,7 +45,6 @@ pub struct ReaderGone;
 pub struct DownloadPolicy {
     /// The maximum size, also if the server names none.
     pub max_size: u64,
-    /// The minimum throughput.
     pub minimum: MinThroughput,
     /// Attempts in a row without progress, and the delays between them.
     pub backoff: RetryBackoff,
@@ -68,9 +67,7 @@ pub enum DownloadError<E> {
     Resume(ResumeError),
     /// The content is larger than it may be.
     TooLarge,
-    /// It was too slow.
     TooSlow(BelowMinThroughput),
-    /// The reader is gone.
     ReaderGone,
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 /// At least `bytes` in each period of `within`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinThroughput {
-    /// The bytes.
     pub bytes: u64,
     /// The period.
     pub within: Duration,

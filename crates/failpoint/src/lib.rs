@@ -12,7 +12,6 @@ pub trait Failpoints: Copy + PartialOrd + std::fmt::Debug + 'static {
         kebab(&format!("{self:?}"))
     }
 
-    /// The one with that name.
     fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|point| point.name() == name)
     }
@@ -50,7 +49,6 @@ macro_rules! failpoints {
 /// The failpoint before or after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepFailpoint<S> {
-    /// The step.
     pub step: S,
     /// Whether it is after the step.
     pub after: bool,
@@ -129,7 +127,6 @@ mod tests {
     use super::*;
 
     failpoints! {
-        /// Steps.
         enum Step { Create, ExecStart }
     }
 
@@ -143,7 +140,7 @@ mod tests {
 
     /// Not a test of its own: the process that the next one starts.
     #[test]
-    fn steps_of_a_process() {
+    fn each_step_reaches_its_failpoints() {
         Step::Create.begin();
         Step::Create.end();
         Step::ExecStart.reached();
@@ -159,7 +156,7 @@ mod tests {
             ("", false),
         ] {
             let mut process = Command::new(std::env::current_exe().unwrap());
-            process.args(["--exact", "tests::steps_of_a_process"]).env("CARREL_FAILPOINT", armed);
+            process.args(["--exact", "tests::each_step_reaches_its_failpoints"]).env("CARREL_FAILPOINT", armed);
             let status = process.output().unwrap().status;
             assert_eq!(status.signal(), dies.then_some(9), "{armed}: {status}");
             assert_eq!(status.success(), !dies, "{armed}: {status}");

@@ -52,7 +52,6 @@ enum PathLookup {
 pub struct ResolvedDirectory {
     /// Free of symlinks.
     pub path: GuestPath,
-    /// Whether the directory exists.
     pub exists: bool,
 }
 

@@ -42,7 +42,6 @@ pub struct RootFsBindMount {
 /// A symlink to create in a root file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootFsSymlink {
-    /// The symlink's own path.
     pub path: GuestPath,
     /// The path it points to.
     pub target: PathBuf,

@@ -57,7 +57,6 @@ pub enum ArchiveForm {
     Layer,
 }
 
-/// Limits for one archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveLimits {
     /// The sum of all file sizes; a sparse file counts with its apparent size. Symlink targets and attributes count
@@ -118,7 +117,7 @@ pub fn unpack(
         }
         match meaning {
             WhiteoutMeaning::Itself => put(&mut entries, &mut tree, &entry)?,
-            meaning => take_away(&mut entries, &mut tree, &entry, &meaning)?,
+            meaning => apply_whiteout(&mut entries, &mut tree, &entry, &meaning)?,
         }
         if entries.entries_read().saturating_add(tree.made()) > limits.entries {
             return Err(refuse(EntryRejection::TooMany(limits.entries)));
@@ -164,7 +163,7 @@ fn put<R: BufRead>(
 }
 
 /// Applies a whiteout entry. Only its name matters.
-fn take_away<R: BufRead>(
+fn apply_whiteout<R: BufRead>(
     entries: &mut ArchiveReader<R>,
     tree: &mut ArchiveTree,
     entry: &ArchiveEntry,
@@ -176,7 +175,7 @@ fn take_away<R: BufRead>(
     let outcome = match (meaning, &entry.kind) {
         (WhiteoutMeaning::Itself | WhiteoutMeaning::Nothing, _) => Ok(()),
         // Some tools write whiteouts as hard links to an empty file.
-        (WhiteoutMeaning::Gone(gone), EntryKind::File(_) | EntryKind::HardLink(_)) => tree.gone(above, gone),
+        (WhiteoutMeaning::Gone(gone), EntryKind::File(_) | EntryKind::HardLink(_)) => tree.create_whiteout(above, gone),
         (WhiteoutMeaning::Opaque, EntryKind::File(_) | EntryKind::HardLink(_)) => tree.opaque(above),
         _ => Err(EntryError::Refused(EntryRejection::Whiteout)),
     };

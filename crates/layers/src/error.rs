@@ -46,7 +46,6 @@ pub enum ImageStoreError {
     Archive {
         /// The archive.
         path: PathBuf,
-        /// The unpacker's error.
         source: UnpackError,
     },
     /// The source failed.
@@ -90,7 +89,6 @@ pub enum ImageStoreError {
     /// A layer unpacks to another diff ID than the configuration states.
     #[error("layer {blob} unpacks to {found}, but the image's configuration says {expected}")]
     DiffId {
-        /// The digest of the blob.
         blob: Digest,
         /// The diff ID in the configuration.
         expected: Digest,
@@ -99,12 +97,7 @@ pub enum ImageStoreError {
     },
     /// A layer could not be unpacked.
     #[error("layer {blob}: {source}")]
-    Unpack {
-        /// The digest of the blob.
-        blob: Digest,
-        /// The unpacker's error.
-        source: UnpackError,
-    },
+    Unpack { blob: Digest, source: UnpackError },
     /// The layers exceed the limit together.
     #[error("the image is larger than the limit of {0} bytes")]
     TooLarge(u64),

@@ -2,7 +2,7 @@
 
 carrel_failpoint::failpoints! {
     /// The steps of a pull, in order. Each has a failpoint before and after it.
-    pub enum PullPhase {
+    pub enum PullFailpointStep {
         /// Fetch the manifest.
         Manifest,
         /// Write the first bytes of a blob.

@@ -25,7 +25,7 @@ pub use self::cancellation::CancellationToken;
 pub use self::config::ImageConfig;
 pub use self::digest::{Digest, Hasher, InvalidDigest};
 pub use self::error::ImageStoreError;
-pub use self::failpoint::PullPhase;
+pub use self::failpoint::PullFailpointStep;
 pub use self::manifest::{
     Descriptor, ImageManifest, MAX_CONFIG_SIZE, MAX_LAYERS, MAX_MANIFEST_SIZE, Manifest, ManifestError, choose,
     is_index, media, resolve,

@@ -42,7 +42,7 @@ impl FileLock {
             let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
             lock(&file)?;
             // The previous holder may have removed or renamed the file; then the lock is worthless.
-            if is_at(&file, directory, name)? {
+            if is_same_file(&file, directory, name)? {
                 return Ok(Self { file, directory: directory.try_clone()?, name: name.to_owned(), stays: false });
             }
         }
@@ -57,14 +57,16 @@ impl FileLock {
             Err(errno) => return Err(errno.into()),
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if is_at(&file, directory, name)? => Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?),
+            Ok(()) if is_same_file(&file, directory, name)? => {
+                Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
+            }
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(()),
         }
     }
 
     /// Releases the lock but leaves the file for a later holder.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn release_keeping_file(mut self) {
         self.stays = true;
     }
 
@@ -124,7 +126,7 @@ fn flock_unless(file: &OwnedFd, stopped: impl Fn() -> bool) -> io::Result<()> {
 }
 
 /// Tries to take an exclusive lock. Another thread's fork holds all open files briefly, so it tries a few times.
-pub(crate) fn alone(file: &OwnedFd) -> io::Result<bool> {
+pub(crate) fn try_exclusive(file: &OwnedFd) -> io::Result<bool> {
     for wait in 0..=TRIES {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
@@ -137,7 +139,7 @@ pub(crate) fn alone(file: &OwnedFd) -> io::Result<bool> {
 }
 
 /// Whether an open file is still the one at a name.
-pub(crate) fn is_at(file: impl AsFd, directory: impl AsFd, name: &str) -> io::Result<bool> {
+pub(crate) fn is_same_file(file: impl AsFd, directory: impl AsFd, name: &str) -> io::Result<bool> {
     let ours = rustix::fs::fstat(file)?;
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(there) => Ok((ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)),
@@ -161,7 +163,7 @@ mod tests {
         };
         drop(first);
         let second = waiting.join().unwrap();
-        assert!(is_at(&second.file, open(), "lock").unwrap());
+        assert!(is_same_file(&second.file, open(), "lock").unwrap());
         drop(second);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }

@@ -68,7 +68,11 @@ pub struct Descriptor {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
     /// Free-form metadata.
-    #[serde(default, deserialize_with = "or_none", skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "std::collections::BTreeMap::is_empty"
+    )]
     pub annotations: std::collections::BTreeMap<String, String>,
 }
 
@@ -95,7 +99,7 @@ pub struct ImageManifest {
     /// Refers to the configuration.
     pub config: Descriptor,
     /// Refer to the layers, the lowest first.
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "null_as_default")]
     pub layers: Vec<Descriptor>,
 }
 
@@ -106,12 +110,12 @@ pub(crate) struct ImageIndex {
     schema_version: u32,
     #[serde(default)]
     media_type: Option<String>,
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "null_as_default")]
     pub(crate) manifests: Vec<Descriptor>,
 }
 
 /// Reads `null` as the default: some tools write an empty list that way.
-fn or_none<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 

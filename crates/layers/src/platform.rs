@@ -13,7 +13,7 @@ pub struct Platform {
     /// `amd64`, `arm64`, …
     pub architecture: String,
     /// `v7`, `v8`, …, for architectures with variants.
-    #[serde(default, deserialize_with = "some_text", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Platform {
 }
 
 /// Reads an empty string as `None`.
-fn some_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+fn empty_as_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
 }
 

@@ -29,7 +29,6 @@ const HIDES: &[u8] = b".wh..wh..opq";
 const IDS: u32 = 65_536;
 const NOBODY: u32 = 65_534;
 
-/// The changes of a sandbox.
 #[derive(Debug)]
 pub struct SandboxChanges {
     /// The upper directory of its overlay, which must not change meanwhile.
@@ -118,7 +117,7 @@ impl<W: Write> LayerWriter<'_, W> {
         let status = rustix::fs::statat(&level.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = FileType::from_raw_mode(status.st_mode);
         if kind == FileType::CharacterDevice && status.st_rdev == 0 {
-            return self.gone(path, name).map(|()| None);
+            return self.write_whiteout(path, name).map(|()| None);
         }
         if name.starts_with(GONE) {
             return Err(io::Error::other("its name is reserved for whiteouts in layers"));
@@ -178,7 +177,7 @@ impl<W: Write> LayerWriter<'_, W> {
         }
         let attributes = xattr::all(&file)?;
         if level.marked && attributes.iter().any(|(name, _)| name.to_bytes() == WHITEOUT) {
-            return self.gone(path, name);
+            return self.write_whiteout(path, name);
         }
         if status.st_nlink > 1 {
             if let Some(first) = self.linked.get(&(status.st_dev, status.st_ino)) {
@@ -192,7 +191,7 @@ impl<W: Write> LayerWriter<'_, W> {
         self.put(entry, file.take(size))
     }
 
-    fn gone(&mut self, path: &[u8], name: &[u8]) -> io::Result<()> {
+    fn write_whiteout(&mut self, path: &[u8], name: &[u8]) -> io::Result<()> {
         let above = path.get(..path.len() - name.len()).unwrap_or_default();
         self.put(LayerEntry::mark(&[above, GONE, name].concat()), io::empty())
     }

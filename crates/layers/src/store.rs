@@ -17,19 +17,19 @@
 //! complete; other content may be reused by the next pull after verification.
 
 mod archive;
+mod attribute_layer;
 mod blob;
 mod budget;
 mod decompress;
 mod files;
 mod layer;
-mod patch;
 mod pull;
 mod push;
 mod record;
+mod references;
 mod remove;
 mod save;
 mod usage;
-mod users;
 
 use std::collections::HashMap;
 use std::io;
@@ -40,9 +40,9 @@ use std::time::{Duration, SystemTime};
 use carrel_image::RootFs;
 use rustix::fs::FlockOperation;
 
+pub use self::references::ImagePin;
 pub use self::remove::RemovedImages;
 pub use self::usage::StoreUsage;
-pub use self::users::ImagePin;
 
 use self::record::{ImageRecord, ImageRecords, NameRecord};
 use crate::config::ImageConfig;
@@ -83,7 +83,6 @@ pub struct ImageStore {
     unpacker: Unpacker,
 }
 
-/// An image in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredImage {
     /// The digest of its manifest, which identifies it.
@@ -136,7 +135,6 @@ impl ImageStore {
         Self { path, handle, unpacker }
     }
 
-    /// Finds an image by name.
     pub fn find(&self, name: &str) -> Result<Option<StoredImage>, ImageStoreError> {
         let Some(named) = self.named(name)? else { return Ok(None) };
         let Some(record) = self.record(named.digest)? else { return Ok(None) };
@@ -199,7 +197,6 @@ impl ImageStore {
         Ok(bytes.and_then(|bytes| serde_json::from_slice::<NameRecord>(&bytes).ok()).filter(|named| named.name == name))
     }
 
-    /// All names, by image.
     fn all_names(&self) -> Result<HashMap<Digest, Vec<String>>, ImageStoreError> {
         let mut found: HashMap<_, Vec<_>> = HashMap::new();
         for place in files::names(&self.handle, NAMES).map_err(|error| self.failed(error))? {

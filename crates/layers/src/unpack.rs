@@ -7,11 +7,11 @@
 mod chunks;
 mod confine;
 mod landlock;
+mod pipeline;
 mod process;
 mod report;
 mod stream;
 mod sys;
-mod work;
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -71,7 +71,6 @@ struct IdleCheck {
     quiet: u32,
 }
 
-/// The task of a reader.
 struct ReaderTask {
     owned: OwnedSandbox,
     /// Not awaited at shutdown: a daemon that exits does not wait for its readers.

@@ -5,11 +5,12 @@
 
 mod copies;
 mod discovery;
+mod disk_guard;
 mod disk_reader;
 mod exec_defaults;
 mod facts;
-mod guard;
 mod home;
+mod host_layer;
 mod images;
 mod jobs;
 mod log_files;
@@ -29,7 +30,6 @@ mod refresh;
 mod running;
 mod sandbox_locks;
 mod services;
-mod skeleton;
 mod start;
 mod stop;
 mod watch;
@@ -48,9 +48,9 @@ use carrel_shim_client::messages::PersistentDisk;
 use carrel_store::{ExecId, SandboxId};
 
 pub use self::copies::{CopyInError, HostCopy, copy_in};
+pub use self::disk_guard::reserved_inodes;
 use self::disk_reader::DiskReaders;
 pub use self::exec_defaults::ExecDefaults;
-pub use self::guard::reserved_inodes;
 use self::home::HomeDirectory;
 pub use self::home::HomeMoved;
 pub use self::logs::{LogTemplate, LogTemplateError};
@@ -131,8 +131,8 @@ pub(crate) struct LocalInner {
     supervised: SupervisedServices,
     readers: DiskReaders,
     /// The sandboxes that their users resumed.
-    resumed: Arc<guard::ResumedByUser>,
-    /// The threshold at which the sandboxes resume that the guard paused, as of its last check; none if it paused none.
+    resumed: Arc<disk_guard::ResumedByUser>,
+    /// Free space at which paused sandboxes resume, as of the last check.
     resumes_at: Mutex<Option<ResumeThreshold>>,
     /// Allows one sweep at a time.
     sweep_lock: tokio::sync::Mutex<()>,
@@ -164,11 +164,11 @@ impl LocalProvider {
         let paths = HomePaths::new(&settings.home)?;
         let home = HomeDirectory::open(&settings.home)
             .map_err(|source| LocalError::Home { path: settings.home.clone(), source })?;
-        if let Err(error) = paths::create_top_directory(&settings.logs.above()) {
+        if let Err(error) = paths::create_top_directory(&settings.logs.parent_directory()) {
             // Starts of sandboxes report the error.
             tracing::warn!(%error, "failed to create the directory for exec output");
         }
-        if let Err(error) = skeleton::sweep(&paths.skeletons(), || needed(&settings.home)) {
+        if let Err(error) = host_layer::sweep(&paths.skeletons(), || needed(&settings.home)) {
             tracing::warn!(%error, "failed to remove unused layers of the image `host`");
         }
         let images = Arc::new(Images::new(&settings.home, &programs.shim, settings.registries.clone()));
@@ -191,7 +191,7 @@ impl LocalProvider {
             resumes_at: Mutex::default(),
             sweep_lock: tokio::sync::Mutex::default(),
         });
-        guard::start(&inner);
+        disk_guard::start(&inner);
         Ok(Self(inner))
     }
 

@@ -49,13 +49,12 @@ impl LogTemplate {
     }
 
     /// The parent directory of all sandboxes' directories.
-    pub(crate) fn above(&self) -> PathBuf {
+    pub(crate) fn parent_directory(&self) -> PathBuf {
         self.root.join(&self.above)
     }
 
-    /// The directory of a sandbox.
     pub(crate) fn directory(&self, sandbox: &SandboxId) -> PathBuf {
-        self.above().join(sandbox.as_str())
+        self.parent_directory().join(sandbox.as_str())
     }
 
     /// The files of an exec.

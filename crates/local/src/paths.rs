@@ -48,7 +48,6 @@ impl HomePaths {
         layout::sandboxes_directory(&self.home)
     }
 
-    /// The directory of a sandbox.
     pub(crate) fn directory(&self, sandbox: &SandboxId) -> PathBuf {
         // A name is never empty and never too long, so its directory name is valid.
         self.sandboxes().join(layout::directory_name(&name(sandbox)).unwrap_or_default())

@@ -12,7 +12,7 @@ use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobRetention, MountSpec, SandboxLimits};
 
 use crate::paths::{HomePaths, name};
-use crate::{IDS, LocalSettings, failed, services, skeleton};
+use crate::{IDS, LocalSettings, failed, host_layer, services};
 
 /// The default working directory of execs, which always exists.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -43,7 +43,7 @@ pub(crate) fn create(
     let mut root = image.root.clone();
     let user = add_exec_user(&mut root, &image.config, spec.user.as_deref())?;
     if spec.limits.disk.is_none() && uses_layers(&disk)? {
-        root = skeleton::to_layer(root, &paths.skeletons())?;
+        root = host_layer::to_layer(root, &paths.skeletons())?;
     }
     if let Some(workdir) = &spec.workdir {
         add_directory(&mut root, workdir, user.ids.user);

@@ -24,7 +24,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::fro
 /// A published port of a running sandbox that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnpublishedPort {
-    /// The port.
     pub port: Port,
     /// Why it is not open. It is retried until it is.
     pub reason: String,

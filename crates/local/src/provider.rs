@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::services::supervise;
 use crate::watch::watch;
-use crate::{LocalProvider, UnpublishedPort, blocking, failed, guard, log_files, manifests};
+use crate::{LocalProvider, UnpublishedPort, blocking, disk_guard, failed, log_files, manifests};
 
 /// The condition of a published port that is not open.
 const PORT_UNAVAILABLE: &str = "PORT_UNAVAILABLE";
@@ -107,7 +107,7 @@ impl Provider for LocalProvider {
     }
 
     fn remove_old_logs(&self, before: Timestamp, running: Arc<RunningExecs>) -> Answer<'_, RemovedLogs> {
-        let above = self.0.settings().logs.above();
+        let above = self.0.settings().logs.parent_directory();
         Box::pin(blocking(move || {
             log_files::remove_old(&above, before, &*running)
                 .map_err(|error| failed(format_args!("{}: {error}", above.display())))
@@ -169,7 +169,7 @@ impl Provider for LocalProvider {
     }
 
     fn disk_space(&self) -> Option<DiskSpace> {
-        guard::disk_space(&self.0)
+        disk_guard::disk_space(&self.0)
     }
 
     fn logs(&self, sandbox: &SandboxId, exec: &ExecId) -> LogPaths {

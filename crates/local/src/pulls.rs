@@ -11,7 +11,7 @@ use crate::failed;
 
 /// How many pulls of the daemon's own user run concurrently.
 const MAX_FOR_OWN_USER: usize = 4;
-/// How many pulls of each other user of the host. Nobody waits for the pulls of a user but that user.
+/// How many pulls of each other user of the host. Only that user waits for them.
 const MAX_FOR_EACH_USER: usize = 2;
 /// How many pulls of all other users together: the bound of their memory and bandwidth.
 const MAX_FOR_OTHER_USERS: usize = 32;

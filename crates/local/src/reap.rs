@@ -27,7 +27,6 @@ pub(crate) enum DiskOwner {
     Sandbox,
     /// It belonged to a sandbox that was deleted.
     Deleted,
-    /// It is unknown.
     Unknown,
 }
 

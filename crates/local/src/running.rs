@@ -28,7 +28,6 @@ struct RunningSandboxesState {
     disks: HashSet<String>,
 }
 
-/// A running sandbox.
 #[derive(Debug)]
 pub(crate) struct RunningSandbox {
     /// The exec user.

@@ -3,6 +3,8 @@
 //! Two layers: a [`Frame`] has a fixed layout; its body is a CBOR [`Envelope`] with a typed [`payload`]. Peers
 //! negotiate one number per connection, the [`Generation`], which determines everything else.
 
+#![warn(missing_docs)]
+
 #[macro_use]
 mod record;
 

@@ -62,7 +62,6 @@ pub(crate) struct RetryState {
     renewed: bool,
 }
 
-/// The manifest's own media type.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ManifestMediaType {

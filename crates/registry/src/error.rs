@@ -42,7 +42,6 @@ pub enum RegistryError {
         registry: String,
         /// The manifest or blob.
         what: String,
-        /// The registry's message.
         message: String,
         /// Whether the request had no login.
         anonymous: bool,
@@ -76,7 +75,6 @@ pub enum RegistryError {
     Unavailable {
         /// The registry's name.
         registry: String,
-        /// The registry's message.
         message: String,
         /// `Retry-After` of the response.
         wait: Option<Duration>,

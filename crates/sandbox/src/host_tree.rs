@@ -87,7 +87,7 @@ fn read_only(
 ) -> Result<HostTree, LaunchError> {
     let failed = failed(path);
     let directory = is_directory(&rustix::fs::fstat(place).map_err(&failed)?);
-    let mount = mount::copy_alone(place).map_err(&failed)?;
+    let mount = mount::copy_without_submounts(place).map_err(&failed)?;
     match map_owner(&mount, host, sys::READ_ONLY_ATTRIBUTES, (access.user(), access.group()), path, owners) {
         Err(LaunchError::Mount(MountError::Ids { .. })) => {
             sys::set_mount(mount.as_fd(), sys::READ_ONLY_ATTRIBUTES, None).map_err(&failed)?;
@@ -121,7 +121,7 @@ pub(crate) fn project_lower(project: &ProjectMount, owners: &mut OwnerNamespaces
         return Err(failed(Errno::STALE).into());
     }
     refuse_host_root(&stat, &project.source)?;
-    let mount = mount::copy_alone(&source).map_err(&failed)?;
+    let mount = mount::copy_without_submounts(&source).map_err(&failed)?;
     let owner = (project.user, project.group);
     let host = HostOwner { user: stat.st_uid, group: stat.st_gid };
     map_owner(&mount, host, sys::READ_ONLY_ATTRIBUTES, owner, &project.source, owners)?;

@@ -48,7 +48,6 @@ pub struct KernelMemory {
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelMemorySample {
-    /// The overuse, if any.
     pub overuse: Option<KernelMemoryOveruse>,
     /// The sandbox is active, so its usage may grow soon.
     pub busy: bool,

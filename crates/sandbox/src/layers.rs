@@ -30,7 +30,6 @@ struct LayerMount {
     path: PathBuf,
 }
 
-/// The location of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LayerLocation {
     /// The index of its mount.
@@ -63,7 +62,7 @@ impl Layers {
             for layer in group.layers {
                 let Some((path, place)) = paths.get(layer).zip(locations.get_mut(layer)) else { continue };
                 let below = path.strip_prefix(group.above).unwrap_or(Path::new(""));
-                if shows(&above, below).map_err(failed(path))? {
+                if is_visible_through(&above, below).map_err(failed(path))? {
                     *place = Some(LayerLocation { mount: number, path: below.to_owned() });
                 }
             }
@@ -136,12 +135,12 @@ impl LayerMount {
         if !is_directory(&stat) {
             return Err(failed(path)(Errno::NOTDIR));
         }
-        Ok(Self { mount: mount::copy_alone(place).map_err(failed(path))?, path: path.to_owned() })
+        Ok(Self { mount: mount::copy_without_submounts(place).map_err(failed(path))?, path: path.to_owned() })
     }
 }
 
 /// Whether a layer is visible through a mount that starts above it: it is not if another mount covers it.
-fn shows(above: &OwnedFd, below: &Path) -> Result<bool, Errno> {
+fn is_visible_through(above: &OwnedFd, below: &Path) -> Result<bool, Errno> {
     if below.as_os_str().is_empty() {
         return Ok(true);
     }

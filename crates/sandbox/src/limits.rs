@@ -34,7 +34,7 @@ const fn exactly(limit: u64) -> Rlimit {
 pub(crate) fn raise_hard_limits(process: Pid) {
     for (resource, limit) in TABLE {
         let inherited = rustix::process::getrlimit(resource);
-        if least(inherited.maximum, limit.maximum) != limit.maximum {
+        if lower_limit(inherited.maximum, limit.maximum) != limit.maximum {
             let _raised = rustix::process::prlimit(Some(process), resource, limit);
         }
     }
@@ -59,11 +59,11 @@ pub(crate) fn apply() -> Result<(), Errno> {
 }
 
 fn within(limit: Rlimit, most: Option<u64>) -> Rlimit {
-    Rlimit { current: least(limit.current, most), maximum: least(limit.maximum, most) }
+    Rlimit { current: lower_limit(limit.current, most), maximum: lower_limit(limit.maximum, most) }
 }
 
 /// The lower of two limits, where none is unlimited.
-fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+fn lower_limit(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn copy(place: &OwnedFd) -> Result<OwnedFd, Errno> {
 }
 
 /// A detached copy of a mount, without the mounts below it.
-pub(crate) fn copy_alone(place: &OwnedFd) -> Result<OwnedFd, Errno> {
+pub(crate) fn copy_without_submounts(place: &OwnedFd) -> Result<OwnedFd, Errno> {
     detached(place, OpenTreeFlags::empty())
 }
 

@@ -33,7 +33,7 @@ impl SandboxNetwork {
     }
 
     /// Moves this process, which has one thread, into the network. It needs rights over the user namespace that owns the
-    /// network, which a process in a user namespace of its own has not.
+    /// network, which a process in a user namespace of its own lacks.
     pub(crate) fn enter(&self) -> Result<NetworkGuard, Errno> {
         let original = open(CWD, "/proc/self/ns/net")?;
         set_namespace(&self.namespace)?;

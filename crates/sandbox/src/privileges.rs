@@ -9,9 +9,9 @@ use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::ids::SUPERVISORS;
+use crate::landlock;
 use crate::launch::has_private_mounts;
 use crate::mount;
-use crate::ruleset;
 use crate::sys;
 
 /// Where the empty root is attached briefly. Any directory that every host has.
@@ -41,7 +41,7 @@ pub enum DropPrivilegesError {
     System(&'static str, std::io::Error),
     /// The Landlock ruleset could not be enforced, although the kernel has Landlock.
     #[error("restrict the shim to its files: {0}")]
-    Ruleset(#[from] landlock::RulesetError),
+    Ruleset(#[from] ::landlock::RulesetError),
     /// The system-call filter could not be built or installed.
     #[error(transparent)]
     Filter(#[from] SeccompError),
@@ -69,7 +69,7 @@ pub fn drop_privileges(kept: RetainedPrivileges<'_>) -> Result<(), DropPrivilege
     drop_capabilities(if kept.kill { CapabilitySet::KILL } else { CapabilitySet::empty() })
         .map_err(failed("drop capabilities"))?;
     // After the last change of mounts and ids, which the ruleset forbids, and before the filter, which forbids the ruleset.
-    ruleset::enforce(kept.directories)?;
+    landlock::enforce(kept.directories)?;
     Ok(filter.install()?)
 }
 

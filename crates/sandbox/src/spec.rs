@@ -124,7 +124,6 @@ pub enum Disk {
         /// The size; `/dev/shm` has the same in addition.
         bytes: u64,
     },
-    /// A persistent disk.
     Persistent(PersistentDisk),
 }
 

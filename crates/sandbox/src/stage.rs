@@ -52,11 +52,8 @@ stages! {
     ReadOnlyOverlay = "mount an overlay over a tree of the host at",
     /// The parent directory of a mount point.
     MountPointParent = "open the parent of the mount point",
-    /// A mount point.
     MountPoint = "create the mount point",
-    /// The project.
     Project = "mount the project at",
-    /// The devices.
     Devices = "set up /dev",
     /// The process file system.
     Proc = "mount /proc",
@@ -78,7 +75,6 @@ stages! {
     Loopback = "bring up the loopback interface",
     /// The standard descriptors.
     Descriptors = "place the descriptors",
-    /// The capabilities.
     Capabilities = "drop capabilities",
     /// The system-call filter.
     Filter = "install the system-call filter",

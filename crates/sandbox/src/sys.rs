@@ -233,7 +233,7 @@ pub(crate) fn close_on_exec_above_standard() {
 /// Duplicates a descriptor to a number, without close-on-exec. The former descriptor of that number is closed.
 pub(crate) fn place(descriptor: BorrowedFd<'_>, number: libc::c_int) -> Result<(), Errno> {
     // SAFETY: what is closed by this, if anything, belongs to a process that is about to execute another program, and
-    // the caller says that it uses it no more.
+    // the caller guarantees that nothing uses the old descriptor.
     match unsafe { libc::dup2(descriptor.as_raw_fd(), number) } {
         -1 => Err(last_errno()),
         _ => Ok(()),
@@ -305,7 +305,6 @@ pub(crate) fn set_project_quota(on: BorrowedFd<'_>, project: u32, bytes: u64, fi
     unsafe { quota_call(on, libc::Q_SETQUOTA, project, (&raw mut quota).cast()) }
 }
 
-/// The usage of a project.
 pub(crate) fn project_usage(on: BorrowedFd<'_>, project: u32) -> Result<ProjectUsage, Errno> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut quota = unsafe { std::mem::zeroed::<libc::dqblk>() };
@@ -326,7 +325,6 @@ pub(crate) fn set_project(directory: BorrowedFd<'_>, project: u32) -> Result<(),
     }
 }
 
-/// The project of a directory.
 pub(crate) fn project(directory: BorrowedFd<'_>) -> Result<u32, Errno> {
     file_attributes(directory).map(|attributes| attributes.project)
 }
@@ -397,7 +395,6 @@ const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 /// `LO_FLAGS_AUTOCLEAR`.
 const CLEARED_WITH_LAST_USER: u32 = 4;
 
-/// `struct loop_config`.
 #[repr(C)]
 struct LoopConfig {
     file: u32,

@@ -1,7 +1,7 @@
 //! Calls that are allowed with some arguments only.
 
-use super::options::{DETACHED_FROM_HOST, MERGING};
-use super::requests::{DANGEROUS, KNOWN};
+use super::ioctl::{DANGEROUS, KNOWN};
+use super::prctl::{DETACHED_FROM_HOST, MERGING};
 use super::{ArgumentCheck, ArgumentHalf, ArgumentTest, CheckClause, FilterAction};
 
 /// Every namespace that `clone` can create. (Not a time namespace: that bit is part of the signal number.)

@@ -15,10 +15,10 @@
 
 mod calls;
 mod checks;
+mod ioctl;
 mod list;
-mod options;
+mod prctl;
 mod program;
-mod requests;
 #[cfg(test)]
 mod snapshot;
 mod supervisor;
@@ -152,7 +152,6 @@ impl SeccompFilter {
         program::assemble(&list, native()?).map(Self)
     }
 
-    /// The filter for an architecture.
     pub fn for_architecture(architecture: Architecture) -> Result<Self, SeccompError> {
         program::assemble(&calls::SANDBOX, architecture).map(Self)
     }

@@ -33,7 +33,7 @@ struct JumpTarget(usize);
 pub(super) fn assemble(list: &CallList, architecture: Architecture) -> Result<Vec<libc::sock_filter>, SeccompError> {
     let mut code = ReverseAssembler(Vec::with_capacity(512));
     let tree = tree(&mut code, &ranges(list, architecture), list.otherwise)?;
-    code.fall_into(tree)?;
+    code.jump_to(tree)?;
     let numbers = code.push(LOAD, NUMBER);
     let foreign = code.push(RETURN, FilterAction::Kill.value());
     code.branch(IF_EQUAL, architecture.token(), numbers, foreign)?;
@@ -85,7 +85,7 @@ fn arguments(code: &mut ReverseAssembler, check: &ArgumentCheck) -> Result<JumpT
         let mut passed = code.end(clause.action);
         for test in clause.tests.iter().rev() {
             let first = member(code, &intervals(test.values), passed, next)?;
-            code.fall_into(first)?;
+            code.jump_to(first)?;
             if test.mask != u32::MAX {
                 code.push(AND, test.mask);
             }
@@ -149,7 +149,7 @@ impl ReverseAssembler {
 
     /// A conditional jump to one of two targets.
     fn branch(&mut self, code: u16, operand: u32, yes: JumpTarget, no: JumpTarget) -> Result<JumpTarget, SeccompError> {
-        let (yes, no) = (self.near(yes)?, self.near(no)?);
+        let (yes, no) = (self.within_reach(yes)?, self.within_reach(no)?);
         let (jt, jf) = (self.distance(yes)?, self.distance(no)?);
         self.0.push(libc::sock_filter { code, jt, jf, k: operand });
         Ok(JumpTarget(self.0.len()))
@@ -164,7 +164,7 @@ impl ReverseAssembler {
     }
 
     /// Makes the target the next instruction, by a jump if necessary.
-    fn fall_into(&mut self, place: JumpTarget) -> Result<(), SeccompError> {
+    fn jump_to(&mut self, place: JumpTarget) -> Result<(), SeccompError> {
         match self.0.len() - place.0 {
             0 => Ok(()),
             distance => {
@@ -175,8 +175,8 @@ impl ReverseAssembler {
         }
     }
 
-    /// The target, or an equivalent one in reach: a return is repeated, anything else is jumped to.
-    fn near(&mut self, place: JumpTarget) -> Result<JumpTarget, SeccompError> {
+    /// Returns an equivalent target within jump range.
+    fn within_reach(&mut self, place: JumpTarget) -> Result<JumpTarget, SeccompError> {
         if self.0.len() - place.0 < MAX_JUMP {
             return Ok(place);
         }
@@ -186,7 +186,7 @@ impl ReverseAssembler {
                 Ok(self.push(RETURN, value))
             }
             _ => {
-                self.fall_into(place)?;
+                self.jump_to(place)?;
                 Ok(JumpTarget(self.0.len()))
             }
         }

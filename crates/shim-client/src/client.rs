@@ -90,7 +90,6 @@ impl ShimClient {
         Ok(Self { hello, version, peer: (pid, credentials.uid()), link, arrivals, last_id: 0, ended: None })
     }
 
-    /// The shim's hello.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }

@@ -29,7 +29,6 @@ const ALLOWANCE: usize = 1024 * 1024;
 /// A discovered sandbox, or the remains of one.
 #[derive(Debug)]
 pub struct DiscoveredSandbox {
-    /// Its directory.
     pub directory: PathBuf,
     /// Its record; `None` if it does not exist yet or is not trusted.
     pub record: Option<SandboxRecord>,
@@ -116,7 +115,6 @@ pub enum DiscoveryError {
     /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The path.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,

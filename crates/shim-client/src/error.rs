@@ -17,7 +17,6 @@ pub enum ShimError {
     /// Nothing listens on the socket.
     #[error("connect to {}: {source}", socket.display())]
     Connect {
-        /// The path of the socket.
         socket: PathBuf,
         /// The error of the system.
         source: Arc<io::Error>,

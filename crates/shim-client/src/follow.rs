@@ -31,7 +31,6 @@ pub struct Follow {
 pub enum FollowEvent {
     /// It wrote output.
     Output {
-        /// Which stream.
         stream: StreamName,
         /// The offset of the first byte.
         offset: u64,

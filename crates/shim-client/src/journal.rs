@@ -92,10 +92,7 @@ pub enum JournalError {
     Encode(#[from] cbor::CborEncodeError),
     /// A fact that was readable is now damaged.
     #[error("fact {sequence} of the journal is damaged")]
-    Damaged {
-        /// Its sequence.
-        sequence: u64,
-    },
+    Damaged { sequence: u64 },
 }
 
 /// A part of a file, read without moving the file offset.

@@ -42,6 +42,6 @@ pub use self::owner::{OwnedSandbox, OwnerError, PrestartedShim};
 #[cfg(feature = "owner")]
 pub use self::programs::{Programs, ProgramsError};
 pub use self::record::{RecordError, SandboxRecord};
-pub use self::root::{HostPath, InvalidRootPath};
+pub use self::root::{HostPath, InvalidRootFsPath};
 pub use self::trimmed::{LARGEST_TRIMMED, TRIMMED, TrimmedOutput, record_trimmed, trimmed_output};
 pub use self::wire::{ShimMessage, decode, encode};

@@ -44,7 +44,6 @@ record! {
         kept_disk: Option<PersistentDisk> => omitted,
         /// Its host name.
         hostname: String => required,
-        /// Its limits.
         limits: SandboxLimits => required,
         /// Whether limits that this host cannot enforce are ignored instead of rejected.
         allow_unenforced: bool => default,
@@ -54,7 +53,6 @@ record! {
         lasting: bool => default,
         /// The directory for the output of its jobs; by default, the directory of its socket.
         logs: Option<HostPath> => omitted,
-        /// The retention of its jobs.
         keep: JobRetention => default,
         /// The sandbox whose network it shares. Without one it has its own.
         network_of: Option<SharedNetwork> => omitted,
@@ -73,7 +71,6 @@ record! {
 
     /// gVisor, an application kernel between the sandbox and the kernel of the host.
     pub struct Gvisor {
-        /// The path of `runsc`.
         runsc: HostPath => required,
     }
 
@@ -91,7 +88,6 @@ record! {
 
     /// A disk that outlives the sandbox; created if it does not exist.
     pub struct PersistentDisk {
-        /// A directory of the host.
         directory: HostPath => required,
         /// Bytes of the host's disk that have to stay free: below that, a sandbox that writes is paused.
         host_free: u64 => default,
@@ -111,7 +107,6 @@ record! {
         source: HostPath => required,
         /// The mount point inside.
         target: HostPath => required,
-        /// Whether it is writable.
         writable: bool => default,
         /// The uid inside that is mapped to the owner of the source.
         user: u32 => default,
@@ -140,13 +135,10 @@ record! {
     /// The identity of a file: device and inode.
     #[derive(Copy)]
     pub struct FileIdentity {
-        /// The device.
         device: u64 => required,
-        /// The inode.
         inode: u64 => required,
     }
 
-    /// The limits of a sandbox.
     #[derive(Default)]
     pub struct SandboxLimits {
         /// Memory, in bytes.
@@ -159,7 +151,6 @@ record! {
 
     /// The sandbox runs and its socket accepts connections. With a project, a handle of its changes is attached.
     pub struct SandboxReady {
-        /// The path of its socket.
         agent_socket: HostPath => required,
         /// The pid of its first process on the host.
         pid: u32 => required,
@@ -255,7 +246,6 @@ record! {
         bytes_in: u64 => required,
         /// Frames from the sandbox for unknown clients.
         stray_frames: u64 => required,
-        /// Whether it is paused.
         paused: bool => required,
     }
 }
@@ -263,7 +253,6 @@ record! {
 text_enum! {
     /// The kind of a failure.
     pub enum FailureCode {
-        /// The request is invalid.
         InvalidRequest = "invalid_request",
         /// A sandbox with that name exists.
         NameTaken = "name_taken",
@@ -285,7 +274,6 @@ text_enum! {
         JobPruned = "job_pruned",
         /// There is no job with that id.
         JobUnknown = "job_unknown",
-        /// The job has ended.
         JobEnded = "job_ended",
         /// Another client holds the input of the job.
         InputTaken = "input_taken",

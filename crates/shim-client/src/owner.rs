@@ -43,7 +43,6 @@ pub enum OwnerError {
     /// The shim could not be started.
     #[error("start {}: {source}", program.display())]
     Start {
-        /// Its program.
         program: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -135,7 +134,6 @@ impl OwnedSandbox {
         &self.ready.agent_socket.0
     }
 
-    /// The socket of its shim.
     pub fn shim_socket(&self) -> PathBuf {
         self.agent_socket().with_file_name(SHIM_SOCKET)
     }
@@ -145,7 +143,6 @@ impl OwnedSandbox {
         self.ready.pid
     }
 
-    /// The pid of its shim.
     pub fn shim_pid(&self) -> u32 {
         self.tie.shim_pid
     }
@@ -217,7 +214,6 @@ impl OwnedSandbox {
         self.call::<Pause, Done>(&Pause::default()).await.map(drop)
     }
 
-    /// Resumes it.
     pub async fn resume(&mut self) -> Result<(), OwnerError> {
         self.call::<Resume, Done>(&Resume::default()).await.map(drop)
     }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 /// The programs that run a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// The shim.
     pub shim: PathBuf,
     /// The agent.
     pub agentd: PathBuf,
@@ -17,7 +16,6 @@ pub struct Programs {
 pub struct ProgramsError {
     /// The name of the program.
     pub program: &'static str,
-    /// The directory.
     pub directory: PathBuf,
 }
 

@@ -34,9 +34,7 @@ const MOST: u64 = 5 * 1024 * 1024;
 record! {
     /// A sandbox as recorded by its creator.
     pub struct SandboxRecord {
-        /// Its name.
         name: String => required,
-        /// Its incarnation.
         incarnation: String => required,
         /// The boot id of the host.
         boot_id: String => required,
@@ -44,7 +42,6 @@ record! {
         release: String => default,
         /// The highest version that its shim supports.
         version: u8 => required,
-        /// The pid of its shim.
         shim_pid: u32 => required,
         /// The start time of that process, in ticks since boot.
         shim_began: u64 => required,
@@ -60,7 +57,6 @@ record! {
         id_count: u32 => required,
         /// The uid of its shim.
         supervisor_user: u32 => required,
-        /// Its cgroup.
         cgroup: String => default,
         /// The directory for the output of its jobs.
         logs: HostPath => required,

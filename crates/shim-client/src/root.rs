@@ -21,7 +21,7 @@ pub struct HostPath(pub PathBuf);
 /// A root file system with a path that escapes it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct InvalidRootPath(#[from] carrel_image::InvalidGuestPath);
+pub struct InvalidRootFsPath(#[from] carrel_image::InvalidGuestPath);
 
 record! {
     /// The description of a root file system.
@@ -34,9 +34,7 @@ record! {
         trees: Vec<RootBind> => default,
         /// Symbolic links.
         links: Vec<RootSymlink> => default,
-        /// Files.
         files: Vec<RootFile> => default,
-        /// Directories.
         directories: Vec<RootDirectory> => default,
     }
 
@@ -48,27 +46,20 @@ record! {
         target: HostPath => required,
     }
 
-    /// A symlink.
     pub struct RootSymlink {
-        /// The path of the link.
         path: HostPath => required,
-        /// Its target.
         target: HostPath => required,
     }
 
     /// A file with generated content.
     pub struct RootFile {
-        /// Its path.
         path: HostPath => required,
-        /// Its content.
         content: ByteString => required,
         /// Its permissions.
         mode: u32 => required,
     }
 
-    /// A directory.
     pub struct RootDirectory {
-        /// Its path.
         path: HostPath => required,
         /// Its permissions.
         mode: u32 => required,
@@ -77,7 +68,6 @@ record! {
     }
 }
 
-/// A byte string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByteString(pub Vec<u8>);
 
@@ -158,9 +148,9 @@ impl From<&RootFs> for RootDescription {
 }
 
 impl TryFrom<RootDescription> for RootFs {
-    type Error = InvalidRootPath;
+    type Error = InvalidRootFsPath;
 
-    fn try_from(root: RootDescription) -> Result<Self, InvalidRootPath> {
+    fn try_from(root: RootDescription) -> Result<Self, InvalidRootFsPath> {
         let layers = root.layers.into_iter().map(|layer| layer.0).collect();
         let identity = root.identity.map(|identity| (identity.device, identity.inode));
         let mut described = Self { layers, identity, ..Self::default() };

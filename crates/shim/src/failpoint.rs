@@ -33,11 +33,9 @@ carrel_failpoint::failpoints! {
         Pausing,
         /// The processes are frozen.
         Paused,
-        /// A stop was requested.
         StopRequested,
         /// Pid 1 has exited.
         GuestExited,
-        /// The cgroup is removed.
         CgroupRemoved,
         /// The end of the sandbox is in the journal.
         EndRecorded,

@@ -25,7 +25,6 @@ pub(crate) struct AgentHandshake {
     credit: Option<bool>,
 }
 
-/// The result of the handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HandshakeResult {
     /// The frame that clients receive first.

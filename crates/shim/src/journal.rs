@@ -25,7 +25,7 @@ pub(crate) fn wall_ms() -> u64 {
 }
 
 /// A fact without its unbounded parts.
-fn bare(fact: &Fact) -> Fact {
+fn without_unbounded_parts(fact: &Fact) -> Fact {
     let outcome = fact.outcome.clone().map(|outcome| JobOutcome { message: None, ..outcome });
     Fact { command: None, message: None, outcome, ..fact.clone() }
 }
@@ -63,7 +63,7 @@ impl JournalWriter {
         while let Some(fact) = self.unwritten.front() {
             match self.journal.append(fact.clone()) {
                 // The fact is recorded in any case, if necessary without its details.
-                Err(JournalError::TooLarge { .. }) => self.journal.append(bare(fact))?,
+                Err(JournalError::TooLarge { .. }) => self.journal.append(without_unbounded_parts(fact))?,
                 written => written?,
             };
             self.unwritten.pop_front();

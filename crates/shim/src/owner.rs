@@ -19,7 +19,6 @@ pub(crate) struct Owner {
     arrived: Vec<u8>,
 }
 
-/// A message of the owner.
 struct OwnerMessage {
     body: Vec<u8>,
 }
@@ -62,7 +61,6 @@ impl Owner {
         decode::<Create>(&envelope).ok_or(OwnerError::Unexpected)?.map_err(OwnerError::Unreadable)
     }
 
-    /// The next message.
     fn next(&mut self) -> Result<Option<OwnerMessage>, OwnerError> {
         let Some((frame, rest)) = Frame::split(&self.arrived)? else { return Ok(None) };
         let message = OwnerMessage { body: frame.body.to_vec() };

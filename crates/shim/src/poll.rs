@@ -13,7 +13,6 @@ use crate::relay::Slot;
 pub(crate) enum DescriptorToken {
     Guest,
     Listener,
-    /// The control socket.
     ControlSocket,
     Process,
     /// OOM notifications of the kernel.

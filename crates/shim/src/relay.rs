@@ -72,10 +72,9 @@ pub(crate) struct Relay {
     /// The time of the last activity.
     now: Instant,
     totals: RelayTotals,
-    events: Vec<RelayEvent>,
+    events: Vec<RelayAction>,
 }
 
-/// The state of a slot.
 enum SlotState {
     Free,
     Taken(Box<RelayedClient>),
@@ -95,7 +94,7 @@ pub(crate) trait FrameReceivers {
 
 /// An action for the owner of the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RelayEvent {
+pub(crate) enum RelayAction {
     /// Disconnect a client.
     Drop(Slot, ClientFault),
     /// A client requests a shutdown of the sandbox.
@@ -143,7 +142,7 @@ impl Relay {
     }
 
     /// Takes the pending actions.
-    pub(crate) fn take_events(&mut self) -> Vec<RelayEvent> {
+    pub(crate) fn take_events(&mut self) -> Vec<RelayAction> {
         std::mem::take(&mut self.events)
     }
 
@@ -199,11 +198,11 @@ impl Relay {
         let Some(client) = self.client_mut(slot) else { return };
         client.moved = now;
         match client.check_frames() {
-            Ok(requests) if requests.shutdown => self.events.push(RelayEvent::Shutdown),
+            Ok(requests) if requests.shutdown => self.events.push(RelayAction::Shutdown),
             Ok(_) => {}
             Err(fault) => {
                 client.dead = true;
-                self.events.push(RelayEvent::Drop(slot, fault));
+                self.events.push(RelayAction::Drop(slot, fault));
             }
         }
         self.queue_for_loan(slot);
@@ -282,7 +281,7 @@ impl Relay {
             let due = client.moved + LARGE_FRAME_TIMEOUT;
             if due <= now {
                 client.dead = true;
-                self.events.push(RelayEvent::Drop(slot, ClientFault::Unfinished));
+                self.events.push(RelayAction::Drop(slot, ClientFault::Unfinished));
             } else {
                 next = Some(next.map_or(due, |next| next.min(due)));
             }
@@ -443,7 +442,7 @@ impl Relay {
             client.outbox.clear();
             client.dead = true;
         }
-        self.events.push(RelayEvent::Drop(slot, ClientFault::TooSlow));
+        self.events.push(RelayAction::Drop(slot, ClientFault::TooSlow));
     }
 
     fn receive_own(&mut self, run: FrameRun<'_>) {
@@ -523,7 +522,9 @@ fn target(places: &[SlotState], own: &HostChannel, header: Header) -> FrameTarge
     }
     let slot = PrologueFormat::Current.slot_of(header.id) as usize;
     match places.get(slot) {
-        Some(SlotState::Taken(client)) if client.ids.contains(header.id) && route::is_sensible(header.flags) => {
+        Some(SlotState::Taken(client))
+            if client.ids.contains(header.id) && route::is_valid_for_client(header.flags) =>
+        {
             FrameTarget::Client(slot)
         }
         Some(SlotState::Leaving(_)) => FrameTarget::Gone,

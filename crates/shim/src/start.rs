@@ -50,7 +50,6 @@ pub(crate) struct SupervisedSandbox {
     pub(crate) unenforced: Option<Vec<UnenforcedLimit>>,
     /// Notifies about OOM.
     pub(crate) memory: Option<OomWatch>,
-    /// Its kernel memory.
     pub(crate) kernel_memory: KernelMemory,
     directory: Option<RunDirectory>,
     pub(crate) channel: OwnedFd,
@@ -104,7 +103,6 @@ pub(crate) fn start(
     }
 }
 
-/// A validated request.
 struct ValidatedRequest<'a> {
     create: &'a Create,
     root: RootFs,
@@ -116,7 +114,6 @@ struct ValidatedRequest<'a> {
     host: Result<HostCgroups, CgroupError>,
 }
 
-/// A created sandbox.
 struct CreatedSandbox {
     container: Container,
     cgroup: Option<Cgroup>,

@@ -14,7 +14,7 @@ use self::target::BackupTarget;
 use crate::regular_file::require_regular;
 use crate::reserve::{StoreDiskSpace, remove_reserve};
 use crate::sqlite::{
-    beside, copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp,
+    copy_store, directory_of, finish, log_of, mark_restored, remove_database, sync_directory, timestamp, with_suffix,
 };
 use crate::{CheckReport, Store, StoreError, StoreOrigin, check};
 
@@ -52,7 +52,6 @@ pub enum BackupError {
     /// The file is in the home of the daemon.
     #[error("{} is in the home of the daemon, {}", file.display(), home.display())]
     Inside {
-        /// The file of the backup.
         file: PathBuf,
         /// The home of the daemon.
         home: PathBuf,
@@ -165,7 +164,7 @@ pub fn restore(store: &Path, file: &Path) -> Result<RestoreReport, BackupError> 
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|error| StoreError::file(directory, error))?;
     }
-    let partial = beside(store, ".restoring");
+    let partial = with_suffix(store, ".restoring");
     with_room(store, size_of(file), || {
         restore_through(&partial, store, file).inspect_err(|_| {
             let _ = remove_database(&partial);
@@ -219,7 +218,7 @@ fn verified(copy: &Path, backup: &Path) -> Result<CheckReport, BackupError> {
 pub(crate) fn put_in_place(new: &Path, store: &Path, reason: ReplaceReason) -> Result<Option<PathBuf>, StoreError> {
     let aside = set_aside(store, reason)?;
     // SQLite would read the log of the old store as that of the new one.
-    for file in [log_of(store), beside(store, "-shm")] {
+    for file in [log_of(store), with_suffix(store, "-shm")] {
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::file(file, error)),
             _ => {}
@@ -244,8 +243,8 @@ fn set_aside(store: &Path, reason: ReplaceReason) -> Result<Option<PathBuf>, Sto
     };
     let name = format!(".{word}-{}", timestamp()?);
     let free = |aside: &PathBuf| !aside.exists() && !log_of(aside).exists();
-    let numbered = (2..).map(|number| beside(store, &format!("{name}-{number}")));
-    let Some(aside) = std::iter::once(beside(store, &name)).chain(numbered).find(free) else {
+    let numbered = (2..).map(|number| with_suffix(store, &format!("{name}-{number}")));
+    let Some(aside) = std::iter::once(with_suffix(store, &name)).chain(numbered).find(free) else {
         return Err(StoreError::file(store, io::ErrorKind::AlreadyExists.into()));
     };
     if has_log {

@@ -42,12 +42,13 @@ pub(crate) enum NextEvents {
     Closed,
     /// No newer event yet.
     None,
-    /// Cached events.
     Cached(Vec<Arc<Event>>),
     /// Events that are no longer cached, to be read from the database.
     Stored(EventRange),
     /// Retention removed the events that follow, up to the oldest that is kept.
-    Expired { oldest: Sequence },
+    Expired {
+        oldest: Sequence,
+    },
 }
 
 // === impl RowCache ===

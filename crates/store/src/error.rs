@@ -38,7 +38,6 @@ pub enum StoreError {
         /// The sequence of the oldest event that is kept.
         oldest: Sequence,
     },
-    /// The store is closed.
     #[error("the store is closed")]
     Closed,
     /// The file cannot be opened or prepared.
@@ -82,7 +81,6 @@ pub enum StoreError {
     LogIncomplete {
         /// The file.
         path: PathBuf,
-        /// The missing events.
         missing: MissingEvents,
     },
 }
@@ -95,18 +93,10 @@ pub enum EventsError {
     Unknown,
     /// The sequence is newer than the newest event.
     #[error("no such event yet: events {oldest} to {newest} exist")]
-    Future {
-        /// The newest sequence.
-        newest: Sequence,
-        /// The oldest sequence.
-        oldest: Sequence,
-    },
+    Future { newest: Sequence, oldest: Sequence },
     /// Retention removed the events that follow.
     #[error("that event is no longer kept: the oldest is {oldest}")]
-    Expired {
-        /// The oldest sequence.
-        oldest: Sequence,
-    },
+    Expired { oldest: Sequence },
 }
 
 // === impl StoreError ===

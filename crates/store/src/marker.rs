@@ -17,7 +17,6 @@ const NAME: &str = "carrel-store-1";
 /// No store ever reaches this position.
 const MAX_POSITION: u64 = 1 << 62;
 
-/// One record of a marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MarkerRecord {
     pub(crate) identity: StoreIdentity,

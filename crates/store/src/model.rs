@@ -80,7 +80,6 @@ numbered! {
         Stopped = 4,
         /// It is being deleted.
         Deleting = 5,
-        /// It was deleted.
         Deleted = 6,
     }
 }
@@ -114,7 +113,6 @@ numbered! {
         SandboxStopped = 6,
         /// A delete request was accepted.
         SandboxDeleteRequested = 7,
-        /// The sandbox was deleted.
         SandboxDeleted = 8,
         /// An exec was accepted.
         ExecStarted = 9,
@@ -126,7 +124,6 @@ numbered! {
         ExecCancelled = 12,
         /// A service is healthy.
         ServiceReady = 13,
-        /// A service failed.
         ServiceFailed = 14,
         /// All processes of the sandbox are frozen.
         SandboxPaused = 15,
@@ -136,7 +133,6 @@ numbered! {
 }
 
 numbered! {
-    /// The state of an exec.
     pub enum ExecState {
         /// It was accepted, and has not ended.
         Running = 1,
@@ -172,7 +168,6 @@ pub struct Sandbox {
     pub spec: String,
     /// The image, as the user named it.
     pub image: String,
-    /// The labels.
     pub labels: Pairs,
     /// How long it may be idle before it is stopped, in milliseconds: 0 is forever, `None` is the daemon's default.
     pub idle_ms: Option<u64>,
@@ -209,7 +204,6 @@ pub struct Exec {
     pub env: Pairs,
     /// All other options of the request, in JSON.
     pub options: String,
-    /// The exit code.
     pub exit_code: i32,
     /// The error code, if it failed.
     pub error_code: String,
@@ -263,11 +257,8 @@ pub enum EventDetails {
     },
     /// About an exec.
     Exec {
-        /// The id of the exec.
         exec: ExecId,
-        /// The state of the exec.
         state: ExecState,
-        /// Its exit code.
         exit_code: i32,
         /// The error code, if it failed.
         error_code: String,
@@ -373,7 +364,7 @@ macro_rules! id {
             /// The ids that a caller may mean by a text, likeliest first: the daemon's own user can name any id, other
             /// callers one of their own namespace, or one without a namespace that the daemon's own user gave to a
             /// sandbox of theirs.
-            pub fn meant(text: &str, namespace: Namespace) -> impl Iterator<Item = Self> + use<> {
+            pub fn candidates(text: &str, namespace: Namespace) -> impl Iterator<Item = Self> + use<> {
                 let (own, plain) = match namespace {
                     Namespace::Daemon => (Self::qualified(text).ok(), None),
                     _ => (Self::new(text).ok().map(|id| id.within(namespace)), Self::new(text).ok()),
@@ -497,14 +488,14 @@ mod tests {
             assert_eq!(SandboxId::qualified(id.as_str()).as_ref(), Ok(id));
             assert_eq!((id.local(), id.seen_from(space), id.namespace()), ("demo", "demo", space));
             assert_eq!(id.seen_from(Namespace::Daemon), id.as_str());
-            assert_eq!(SandboxId::meant("demo", space).next().as_ref(), Some(id));
+            assert_eq!(SandboxId::candidates("demo", space).next().as_ref(), Some(id));
             // Only the daemon's own user can name an id of another namespace.
             for other in spaces.into_iter().skip(1).filter(|other| *other != space) {
-                assert!(SandboxId::meant("demo", other).all(|meant| meant != *id || space == Namespace::Daemon));
-                assert_eq!(SandboxId::meant("u7~demo", other).count(), 0);
+                assert!(SandboxId::candidates("demo", other).all(|meant| meant != *id || space == Namespace::Daemon));
+                assert_eq!(SandboxId::candidates("u7~demo", other).count(), 0);
             }
         }
-        assert_eq!(SandboxId::meant("u7~demo", Namespace::Daemon).collect::<Vec<_>>(), [ids[2].clone()]);
+        assert_eq!(SandboxId::candidates("u7~demo", Namespace::Daemon).collect::<Vec<_>>(), [ids[2].clone()]);
         for bad in
             ["~demo", "u~demo", "u07~demo", "u+7~demo", "u4294967296~demo", "keys~demo", "u7~", "u7~a~demo", "Key~demo"]
         {

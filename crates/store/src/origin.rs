@@ -33,7 +33,6 @@ pub enum StoreOrigin {
     },
     /// The store of another home.
     Foreign {
-        /// Its identity.
         store: StoreIdentity,
         /// The identity of the store that was here.
         home: StoreIdentity,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::backup::{BackupError, ReplaceReason, put_in_place, size_of, with_room};
 use crate::marker::MarkerRecord;
 use crate::regular_file::require_regular;
-use crate::sqlite::{beside, rebuild, remove_database};
+use crate::sqlite::{rebuild, remove_database, with_suffix};
 use crate::{CheckReport, MissingEvents, Store, StoreError, check, check_with_marker};
 
 /// The result of a repair.
@@ -28,7 +28,6 @@ pub struct RepairReport {
 /// The result for one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairedTable {
-    /// The name of the table.
     pub name: &'static str,
     /// How many rows were kept.
     pub kept: u64,
@@ -50,7 +49,7 @@ pub fn repair(store: &Path, home_marker: Option<&Path>) -> Result<RepairReport, 
     std::fs::metadata(store).map_err(|error| StoreError::file(store, error))?;
     let log_missing = matches!(Store::inspect(store, None), Err(StoreError::LogMissing(_)));
     let home = home_marker.map(MarkerRecord::read).transpose()?.flatten();
-    let partial = beside(store, ".repairing");
+    let partial = with_suffix(store, ".repairing");
     // The repair may need a copy of the damaged store beside the new one.
     with_room(store, 2 * size_of(store), || {
         let repaired = rebuild(store, &partial, home.as_ref()).and_then(|mut report| {

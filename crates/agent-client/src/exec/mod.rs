@@ -15,7 +15,7 @@ use self::sink::ExecSink;
 use crate::cancel::CancelMessage;
 use crate::client::AgentClient;
 use crate::error::AgentClientError;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
 /// A running command. If dropped before it exits, its process group is killed.
@@ -70,7 +70,7 @@ impl AgentClient {
         let sink = ExecSink::new(id, connection.link.negotiated.exec_limits());
         let session = connection.open(id, sink, &request, CancelMessage::Kill).await?;
         let frame = session.next().await?;
-        let message = ReplyMessage::parse(&frame)?;
+        let message = ParsedFrame::parse(&frame)?;
         match message.message_type() {
             Some(MessageType::ExecStarted) => {
                 let started: ExecStarted = message.payload()?;
@@ -79,7 +79,7 @@ impl AgentClient {
             Some(MessageType::ExecFailed) => {
                 Err(AgentClientError::ExecFailed(Box::new(message.payload::<ExecFailed>()?)))
             }
-            _ => Err(message.not("core.exec.started")),
+            _ => Err(message.unexpected("core.exec.started")),
         }
     }
 
@@ -117,17 +117,17 @@ impl Exec {
         while !self.over {
             let frame = self.session.next().await?;
             self.over = frame.is_terminal();
-            let message = ReplyMessage::parse(&frame)?;
+            let message = ParsedFrame::parse(&frame)?;
             let event = match message.message_type() {
-                Some(MessageType::ExecStdout) => ExecEvent::Stdout(self.taken(message.data()?)),
-                Some(MessageType::ExecStderr) => ExecEvent::Stderr(self.taken(message.data()?)),
+                Some(MessageType::ExecStdout) => ExecEvent::Stdout(self.consume(message.data()?)),
+                Some(MessageType::ExecStderr) => ExecEvent::Stderr(self.consume(message.data()?)),
                 Some(MessageType::ExecStdinError) => ExecEvent::StdinError(message.payload()?),
                 Some(MessageType::ExecExited) => {
                     let ExecExited { code, signal } = message.payload()?;
                     ExecEvent::Exited { code, signal }
                 }
-                Some(MessageType::CoreError) => return Err(message.not("core.exec.exited")),
-                _ if self.over => return Err(message.not("core.exec.exited")),
+                Some(MessageType::CoreError) => return Err(message.unexpected("core.exec.exited")),
+                _ if self.over => return Err(message.unexpected("core.exec.exited")),
                 // An additional message of a newer agent.
                 _ => continue,
             };
@@ -180,8 +180,8 @@ impl Exec {
         Ok(output)
     }
 
-    fn taken(&self, data: Bytes) -> Bytes {
-        self.session.sink().taken(self.session.link(), data.len());
+    fn consume(&self, data: Bytes) -> Bytes {
+        self.session.sink().record_consumed(self.session.link(), data.len());
         data
     }
 }

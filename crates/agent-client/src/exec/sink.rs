@@ -11,7 +11,7 @@ use crate::error::ConnectionLost;
 use crate::inbox::{FrameInbox, UNCREDITED};
 use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::stdin::{StdinEnd, StdinWindow};
 
 /// The maximum backlog, whatever limit the agent announces; above it the connection is not read.
@@ -61,7 +61,7 @@ impl ExecSink {
 
     /// The owner consumed a chunk. It is acknowledged now, unless more is queued and little is unacknowledged: the
     /// agent may defer the exit of the command until everything is acknowledged.
-    pub(crate) fn taken(&self, link: &AgentLink, len: usize) {
+    pub(crate) fn record_consumed(&self, link: &AgentLink, len: usize) {
         let Some(mut flow) = self.flow() else { return };
         flow.consumed = flow.consumed.saturating_add(charge(len));
         if self.inbox.is_empty() || flow.consumed - flow.acknowledged >= flow.slack {
@@ -102,7 +102,7 @@ impl FrameSink for ExecSink {
 
     fn deliver(&self, link: &AgentLink, frame: RawFrame) {
         // The owner reports a message that cannot be decoded.
-        if let Ok(message) = ReplyMessage::parse(&frame) {
+        if let Ok(message) = ParsedFrame::parse(&frame) {
             match message.message_type() {
                 Some(MessageType::ExecStdinAck) => {
                     if let Ok(ack) = message.payload::<ExecStdinAck>() {

@@ -7,14 +7,14 @@ use carrel_protocol::payload::{
     FsAttributes, FsEntry, FsFSetStat, FsHandle, FsOp, FsReadDir, FsRequest, FsResponse, FsResult,
 };
 
-use super::{ReadStream, WriteStream, entry, pinned, yielded};
+use super::{ReadStream, WriteStream, entry, expect_result, pinned};
 use crate::bulk;
 use crate::connection::AgentConnection;
 use crate::error::AgentClientError;
 use crate::inbox::{FrameInbox, UNCREDITED};
 use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 
 /// An open file. On drop it is closed once its streams are dropped too.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct OpenHandle {
 
 /// Waits for the response to an open request. If it is dropped first, the handle is closed when the response arrives.
 #[derive(Debug)]
-pub(super) struct PendingOpen {
+pub(super) struct PendingFileOpen {
     inbox: FrameInbox,
     link: Weak<AgentLink>,
     abandoned: AtomicBool,
@@ -63,7 +63,7 @@ impl File {
         offset: u64,
         len: Option<u64>,
     ) -> Result<ReadStream, AgentClientError> {
-        ReadStream::open(Arc::clone(&self.open), offset, len, bulk::offer_within(window)).await
+        ReadStream::open(Arc::clone(&self.open), offset, len, bulk::offer_with_window(window)).await
     }
 
     /// Writes from `offset` on.
@@ -99,7 +99,7 @@ impl Directory {
         let op = FsOp::ReadDir(FsReadDir { handle: self.open.handle, limit });
         let operation = op.tag();
         let data = pinned(&self.open.connection, op).await?;
-        yielded(data, operation, |data| if let FsResult::List(entries) = data { Some(entries) } else { None })
+        expect_result(data, operation, |data| if let FsResult::List(entries) = data { Some(entries) } else { None })
     }
 
     /// The metadata of the directory.
@@ -128,7 +128,7 @@ impl OpenHandle {
     async fn stat(&self) -> Result<FsEntry, AgentClientError> {
         let op = FsOp::FStat(FsHandle { handle: self.handle });
         let operation = op.tag();
-        yielded(pinned(&self.connection, op).await?, operation, entry)
+        expect_result(pinned(&self.connection, op).await?, operation, entry)
     }
 
     async fn set_stat(&self, attrs: FsAttributes) -> Result<(), AgentClientError> {
@@ -157,15 +157,15 @@ fn close_orphaned(link: &AgentLink, handle: u64) {
     }
 }
 
-// === impl PendingOpen ===
+// === impl PendingFileOpen ===
 
-impl PendingOpen {
+impl PendingFileOpen {
     pub(super) fn new(link: &Arc<AgentLink>) -> Self {
         Self { inbox: FrameInbox::new(UNCREDITED), link: Arc::downgrade(link), abandoned: AtomicBool::new(false) }
     }
 }
 
-impl FrameSink for PendingOpen {
+impl FrameSink for PendingFileOpen {
     fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }
@@ -182,11 +182,11 @@ impl FrameSink for PendingOpen {
     }
 }
 
-impl Drop for PendingOpen {
+impl Drop for PendingFileOpen {
     fn drop(&mut self) {
         let Some(link) = self.link.upgrade() else { return };
         while let Some(Ok(frame)) = self.inbox.try_pop() {
-            let response = ReplyMessage::parse(&frame).ok().and_then(|message| message.payload::<FsResponse>().ok());
+            let response = ParsedFrame::parse(&frame).ok().and_then(|message| message.payload::<FsResponse>().ok());
             if let Some(FsResponse { ok: true, data: Some(FsResult::Handle(handle)), .. }) = response {
                 close_orphaned(&link, handle);
             }

@@ -13,7 +13,7 @@ use carrel_protocol::payload::{
 };
 
 pub use self::handle::{Directory, File};
-use self::handle::{OpenHandle, PendingOpen};
+use self::handle::{OpenHandle, PendingFileOpen};
 pub use self::read::ReadStream;
 pub use self::write::WriteStream;
 use crate::cancel::CancelMessage;
@@ -22,7 +22,7 @@ use crate::connection::AgentConnection;
 use crate::error::{AgentClientError, FileError, ProtocolViolation};
 use crate::inbox::{FrameInbox, UNCREDITED};
 use crate::link::FrameSink;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
 /// File operations in the sandbox.
@@ -152,9 +152,9 @@ impl Files {
         let operation = op.tag();
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
-        let sink = PendingOpen::new(&connection.link);
+        let sink = PendingFileOpen::new(&connection.link);
         let session = connection.open(id, sink, &self.message(op), CancelMessage::Nothing).await?;
-        let handle = yielded(self.answer(&session, operation).await?, operation, |data| match data {
+        let handle = expect_result(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),
             _ => None,
         })?;
@@ -168,7 +168,7 @@ impl Files {
 
     async fn call<T>(&self, op: FsOp, take: impl FnOnce(FsResult) -> Option<T>) -> Result<T, AgentClientError> {
         let operation = op.tag();
-        yielded(self.answer(&self.send(op).await?, operation).await?, operation, take)
+        expect_result(self.answer(&self.send(op).await?, operation).await?, operation, take)
     }
 
     async fn send(&self, op: FsOp) -> Result<ProtocolSession, AgentClientError> {
@@ -185,7 +185,7 @@ impl Files {
         operation: &'static str,
     ) -> Result<Option<FsResult>, AgentClientError> {
         let frame = session.next().await?;
-        let response: FsResponse = ReplyMessage::parse(&frame)?.expect()?;
+        let response: FsResponse = ParsedFrame::parse(&frame)?.expect()?;
         if self.no_symlinks && !response.no_symlinks {
             return Err(AgentClientError::FollowsSymlinks);
         }
@@ -199,7 +199,7 @@ async fn answer<S: FrameSink>(
     operation: &'static str,
 ) -> Result<Option<FsResult>, AgentClientError> {
     let frame = session.next().await?;
-    succeeded(ReplyMessage::parse(&frame)?.expect()?, operation)
+    succeeded(ParsedFrame::parse(&frame)?.expect()?, operation)
 }
 
 /// An operation without a stream on a handle, hence on the connection of the handle.
@@ -218,7 +218,7 @@ fn succeeded(response: FsResponse, operation: &'static str) -> Result<Option<FsR
     Err(FileError { operation, message, errno_name }.into())
 }
 
-fn yielded<T>(
+fn expect_result<T>(
     data: Option<FsResult>,
     operation: &'static str,
     take: impl FnOnce(FsResult) -> Option<T>,

@@ -14,7 +14,7 @@ use crate::cancel::CancelMessage;
 use crate::error::{AgentClientError, ProtocolViolation};
 use crate::inbox::UNCREDITED;
 use crate::raw::RawFrame;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
 /// The name of the operation in the protocol.
@@ -79,7 +79,7 @@ impl ReadStream {
         if frame.flags.contains(Flags::BULK) {
             return self.record(frame).map(Some);
         }
-        let message = ReplyMessage::parse(frame)?;
+        let message = ParsedFrame::parse(frame)?;
         match (message.message_type(), &mut self.transfer) {
             (Some(MessageType::FsData), ReadTransfer::Inline) => {
                 let data = message.data()?;
@@ -103,11 +103,11 @@ impl ReadStream {
                 succeeded(message.payload()?, OPERATION)?;
                 match transfer {
                     ReadTransfer::Inline | ReadTransfer::Bulk { finished: true, .. } => Ok(None),
-                    ReadTransfer::Offered(_) => Err(message.not("core.bulk.accepted")),
-                    ReadTransfer::Bulk { .. } => Err(message.not("core.bulk.finish")),
+                    ReadTransfer::Offered(_) => Err(message.unexpected("core.bulk.accepted")),
+                    ReadTransfer::Bulk { .. } => Err(message.unexpected("core.bulk.finish")),
                 }
             }
-            _ => Err(message.not("file data")),
+            _ => Err(message.unexpected("file data")),
         }
     }
 

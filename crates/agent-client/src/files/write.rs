@@ -16,7 +16,7 @@ use crate::cancel::CancelMessage;
 use crate::error::{AgentClientError, ProtocolViolation};
 use crate::inbox::UNCREDITED;
 use crate::raw::RawFrame;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
 /// The name of the operation in the protocol.
@@ -100,7 +100,7 @@ impl WriteStream {
         }
         loop {
             let frame = self.session.next().await?;
-            let message = ReplyMessage::parse(&frame)?;
+            let message = ParsedFrame::parse(&frame)?;
             match message.message_type() {
                 Some(MessageType::FsResponse) => return succeeded(message.payload()?, OPERATION).map(drop),
                 _ => self.take(&frame)?,
@@ -131,7 +131,7 @@ impl WriteStream {
     /// Processes frames that arrive during the write.
     fn take(&mut self, frame: &RawFrame) -> Result<(), AgentClientError> {
         self.over |= frame.is_terminal();
-        let message = ReplyMessage::parse(frame)?;
+        let message = ParsedFrame::parse(frame)?;
         let taken = match (message.message_type(), &mut self.transfer) {
             (Some(MessageType::BulkAccepted), WriteTransfer::Offered(offer)) => {
                 let (accepted, flow): (BulkAccepted, _) = (message.payload()?, BulkFlow::HostToGuest);
@@ -147,7 +147,7 @@ impl WriteStream {
                 succeeded(message.payload()?, OPERATION)?;
                 return Err(ProtocolViolation::unexpected("more data", "the end of the write").into());
             }
-            _ => return Err(message.not("core.bulk.credit")),
+            _ => return Err(message.unexpected("core.bulk.credit")),
         };
         taken.map_err(|error| {
             self.session.cancel_by(CancelMessage::Bulk(BulkKind::File, BulkCancelReason::ProtocolState));

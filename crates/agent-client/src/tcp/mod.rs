@@ -18,7 +18,7 @@ use crate::client::AgentClient;
 use crate::error::{AgentClientError, ProtocolViolation};
 use crate::inbox::UNCREDITED;
 use crate::raw::RawFrame;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
 /// Both directions of a bulk transfer.
@@ -26,7 +26,7 @@ const BOTH: u8 = BulkFlow::HostToGuest.mask() | BulkFlow::GuestToHost.mask();
 
 /// A connection to a port inside the sandbox. Dropping both halves aborts it.
 #[derive(Debug)]
-pub struct TcpStream {
+pub struct GuestTcpStream {
     reader: TcpReader,
     writer: TcpWriter,
 }
@@ -53,7 +53,7 @@ pub struct TcpWriter {
 
 impl AgentClient {
     /// Connects to a port, with the host resolved in the sandbox; returns once the connection is established.
-    pub async fn tcp(&self, host: impl Into<String>, port: u16) -> Result<TcpStream, AgentClientError> {
+    pub async fn tcp(&self, host: impl Into<String>, port: u16) -> Result<GuestTcpStream, AgentClientError> {
         self.ensure_version_compat(MessageType::TcpConnect)?;
         let (connection, id) = self.reserve().await?;
         let offer = (connection.link.generation() >= Generation::BULK).then_some(OFFER);
@@ -62,7 +62,7 @@ impl AgentClient {
         let session = connection.open(id, sink, &request, CancelMessage::CloseTcp).await?;
 
         let frame = session.next().await?;
-        let message = ReplyMessage::parse(&frame)?;
+        let message = ParsedFrame::parse(&frame)?;
         match message.message_type() {
             Some(MessageType::TcpFailed) => return Err(AgentClientError::Tcp(message.payload()?)),
             _ => message.expect::<TcpConnected>()?,
@@ -73,14 +73,14 @@ impl AgentClient {
         };
         let session = Arc::new(session);
         let writer = TcpWriter { session: Arc::clone(&session) };
-        Ok(TcpStream { reader: TcpReader { session, flow, over: false, closed: false }, writer })
+        Ok(GuestTcpStream { reader: TcpReader { session, flow, over: false, closed: false }, writer })
     }
 }
 
 /// Waits until the agent accepts bulk records, and sets up both directions.
 async fn accept(session: &ProtocolSession<TcpSink>, offer: &BulkOffer) -> Result<ReceiveFlow, AgentClientError> {
     let frame = session.next().await?;
-    let message = ReplyMessage::parse(&frame)?;
+    let message = ParsedFrame::parse(&frame)?;
     if message.message_type() == Some(MessageType::TcpFailed) {
         return Err(AgentClientError::Tcp(message.payload()?));
     }
@@ -91,9 +91,9 @@ async fn accept(session: &ProtocolSession<TcpSink>, offer: &BulkOffer) -> Result
     Ok(ReceiveFlow::new(BulkKind::Tcp, BulkFlow::GuestToHost, limit, offer.guest_to_host_credit_limit))
 }
 
-// === impl TcpStream ===
+// === impl GuestTcpStream ===
 
-impl TcpStream {
+impl GuestTcpStream {
     /// The next bytes; see [`TcpReader::read`].
     pub async fn read(&mut self) -> Result<Option<Bytes>, AgentClientError> {
         self.reader.read().await
@@ -154,7 +154,7 @@ impl TcpReader {
         if frame.flags.contains(Flags::BULK) {
             return self.record(frame).map(Some);
         }
-        let message = ReplyMessage::parse(frame)?;
+        let message = ParsedFrame::parse(frame)?;
         match (message.message_type(), &mut self.flow) {
             (Some(MessageType::TcpData), None) => {
                 let data = message.data()?;
@@ -172,7 +172,7 @@ impl TcpReader {
             // The agent aborts; the next frame contains the reason.
             (Some(MessageType::BulkCancel), _) => Ok(None),
             (Some(MessageType::TcpFailed), _) => Err(AgentClientError::Tcp(message.payload::<TcpFailed>()?)),
-            _ => Err(message.not("connection data")),
+            _ => Err(message.unexpected("connection data")),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::error::{AgentClientError, ConnectionLost};
 use crate::inbox::FrameInbox;
 use crate::link::{AgentLink, FrameSink};
 use crate::raw::RawFrame;
-use crate::reply::ReplyMessage;
+use crate::reply::ParsedFrame;
 
 /// The chunk size of inline data, as published.
 const INLINE_CHUNK: usize = 64 * 1024;
@@ -105,7 +105,7 @@ impl FrameSink for TcpSink {
 
     fn deliver(&self, _: &AgentLink, frame: RawFrame) {
         // The owner reports a message that cannot be decoded.
-        if let Ok(message) = ReplyMessage::parse(&frame)
+        if let Ok(message) = ParsedFrame::parse(&frame)
             && message.message_type() == Some(MessageType::BulkCredit)
             && let Ok(credit) = message.payload::<BulkCredit>()
         {

@@ -4,12 +4,12 @@ use carrel_agent_client::protocol::payload::{
     BulkCredit, BulkFinish, BulkFlow, BulkKind, TcpClose, TcpClosed, TcpConnect, TcpConnected, TcpData, TcpEof,
     TcpFailed,
 };
-use carrel_agent_client::{AgentClient, AgentClientError, MessageType, TcpStream};
+use carrel_agent_client::{AgentClient, AgentClientError, GuestTcpStream, MessageType};
 
 use crate::peer::{ScriptedPeer, accept, connected, data};
 
 /// A connection through an agent of the given generation, and its id.
-pub async fn opened(client: &AgentClient, peer: &mut ScriptedPeer, window: u64) -> (TcpStream, u32) {
+pub async fn opened(client: &AgentClient, peer: &mut ScriptedPeer, window: u64) -> (GuestTcpStream, u32) {
     let agent = async {
         let (id, request) = peer.expect::<TcpConnect>().await;
         assert_eq!((request.host.as_str(), request.port), ("localhost", 80));

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
 
-use super::failure::{SpawnFailure, SpawnStage};
+use super::failure::{FailedSpawnStage, SpawnStage};
 use super::spawn::{ChildStdio, SpawnPlan};
 use crate::sys;
 
@@ -36,14 +36,14 @@ pub(super) fn run(plan: &SpawnPlan, standard: &ChildStdio, reporter: &OwnedFd) -
     sys::exit_now(127)
 }
 
-fn start(plan: &SpawnPlan, standard: &ChildStdio) -> SpawnFailure {
+fn start(plan: &SpawnPlan, standard: &ChildStdio) -> FailedSpawnStage {
     match prepare(plan, standard) {
         Ok(()) => execute(plan),
         Err(failure) => failure,
     }
 }
 
-fn prepare(plan: &SpawnPlan, standard: &ChildStdio) -> Result<(), SpawnFailure> {
+fn prepare(plan: &SpawnPlan, standard: &ChildStdio) -> Result<(), FailedSpawnStage> {
     sys::reset_signals();
     // A new session, so that a signal to the process group reaches all its processes, and no others.
     step(SpawnStage::Session, sys::begin_session())?;
@@ -94,7 +94,7 @@ fn prepare(plan: &SpawnPlan, standard: &ChildStdio) -> Result<(), SpawnFailure> 
 }
 
 /// Reduces the bounding set: not even root in the sandbox regains what could affect pid 1.
-fn drop_capabilities(restricted: bool) -> Result<(), SpawnFailure> {
+fn drop_capabilities(restricted: bool) -> Result<(), FailedSpawnStage> {
     let kept = if restricted { CapabilitySet::empty() } else { KEPT };
     for capability in (CapabilitySet::all() - kept).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -102,27 +102,27 @@ fn drop_capabilities(restricted: bool) -> Result<(), SpawnFailure> {
             Ok(()) | Err(Errno::INVAL) => {}
             // Others than root gain nothing by exec, since no_new_privs is set below.
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
-            Err(errno) => return Err(SpawnFailure { stage: SpawnStage::Privileges, errno }),
+            Err(errno) => return Err(FailedSpawnStage { stage: SpawnStage::Privileges, errno }),
         }
     }
     Ok(())
 }
 
 /// Tries each candidate path; an inaccessible one does not hide a later one.
-fn execute(plan: &SpawnPlan) -> SpawnFailure {
+fn execute(plan: &SpawnPlan) -> FailedSpawnStage {
     let argv: Vec<_> = plan.argv.iter().map(|arg| arg.as_ptr()).chain([ptr::null()]).collect();
     let env: Vec<_> = plan.env.iter().map(|entry| entry.as_ptr()).chain([ptr::null()]).collect();
-    let mut failure = SpawnFailure { stage: SpawnStage::Execute, errno: Errno::NOENT };
+    let mut failure = FailedSpawnStage { stage: SpawnStage::Execute, errno: Errno::NOENT };
     for candidate in &plan.candidates {
         match sys::execve(candidate, &argv, &env) {
             Errno::NOENT | Errno::NOTDIR => {
                 // The file exists, so the missing one is the interpreter in its shebang or ELF header.
                 if rustix::fs::access(candidate.as_c_str(), rustix::fs::Access::EXISTS).is_ok() {
-                    return SpawnFailure { stage: SpawnStage::Interpreter, errno: Errno::NOENT };
+                    return FailedSpawnStage { stage: SpawnStage::Interpreter, errno: Errno::NOENT };
                 }
             }
             Errno::ACCESS => failure.errno = Errno::ACCESS,
-            errno => return SpawnFailure { stage: SpawnStage::Execute, errno },
+            errno => return FailedSpawnStage { stage: SpawnStage::Execute, errno },
         }
     }
     failure
@@ -133,6 +133,6 @@ fn reset_priority() -> Result<(), Errno> {
     if rustix::process::getpriority_process(None)? < 0 { rustix::process::setpriority_process(None, 0) } else { Ok(()) }
 }
 
-fn step(stage: SpawnStage, outcome: Result<(), Errno>) -> Result<(), SpawnFailure> {
-    outcome.map_err(|errno| SpawnFailure { stage, errno })
+fn step(stage: SpawnStage, outcome: Result<(), Errno>) -> Result<(), FailedSpawnStage> {
+    outcome.map_err(|errno| FailedSpawnStage { stage, errno })
 }

@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::io::SessionIo;
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 
 /// The quiet period that ends a drain.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
@@ -36,7 +36,7 @@ impl DrainTimer {
     }
 
     /// Whether the drain is not yet over.
-    pub(super) fn is_patient(&self) -> bool {
+    pub(super) fn before_deadline(&self) -> bool {
         Instant::now() < self.longest
     }
 

@@ -3,7 +3,6 @@
 use carrel_protocol::payload::ExecFailureKind;
 use rustix::io::Errno;
 
-/// A stage of a spawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SpawnStage {
@@ -26,9 +25,8 @@ pub(crate) enum SpawnStage {
     Interpreter,
 }
 
-/// A failed stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SpawnFailure {
+pub(crate) struct FailedSpawnStage {
     pub(crate) stage: SpawnStage,
     pub(crate) errno: Errno,
 }
@@ -79,9 +77,9 @@ impl SpawnStage {
     }
 }
 
-// === impl SpawnFailure ===
+// === impl FailedSpawnStage ===
 
-impl SpawnFailure {
+impl FailedSpawnStage {
     /// Five bytes, sent from the failed child to the agent.
     pub(crate) fn to_bytes(self) -> [u8; 5] {
         let [a, b, c, d] = self.errno.raw_os_error().to_ne_bytes();
@@ -127,10 +125,10 @@ impl SpawnFailure {
 
     /// A message with the subject of the failure.
     pub(crate) fn message(self, what: &str) -> String {
-        let sentence = crate::errno::sentence(self.errno);
+        let message = crate::errno::message(self.errno);
         match self.stage {
             SpawnStage::Interpreter => format!("{what}: the file exists, but its interpreter does not"),
-            stage => format!("{}: {what}: {sentence}", stage.name()),
+            stage => format!("{}: {what}: {message}", stage.name()),
         }
     }
 }
@@ -142,16 +140,16 @@ mod tests {
     #[test]
     fn a_failure_round_trips_through_the_pipe() {
         for stage in SpawnStage::ALL {
-            let failure = SpawnFailure { stage, errno: Errno::NOENT };
-            assert_eq!(SpawnFailure::from_bytes(&failure.to_bytes()), Some(failure));
+            let failure = FailedSpawnStage { stage, errno: Errno::NOENT };
+            assert_eq!(FailedSpawnStage::from_bytes(&failure.to_bytes()), Some(failure));
         }
-        assert_eq!(SpawnFailure::from_bytes(&[99, 0, 0, 0, 0]), None);
-        assert_eq!(SpawnFailure::from_bytes(&[]), None);
+        assert_eq!(FailedSpawnStage::from_bytes(&[99, 0, 0, 0, 0]), None);
+        assert_eq!(FailedSpawnStage::from_bytes(&[]), None);
     }
 
     #[test]
     fn a_missing_directory_is_reported_differently_from_a_missing_program() {
-        let kind = |stage, errno| SpawnFailure { stage, errno }.kind();
+        let kind = |stage, errno| FailedSpawnStage { stage, errno }.kind();
         assert_eq!(kind(SpawnStage::Directory, Errno::NOENT), ExecFailureKind::BadCwd);
         assert_eq!(kind(SpawnStage::Execute, Errno::NOENT), ExecFailureKind::NotFound);
         assert_eq!(kind(SpawnStage::Interpreter, Errno::NOENT), ExecFailureKind::NotExecutable);

@@ -24,13 +24,13 @@ pub(crate) use self::orphaned_pipes::OrphanedPipes;
 pub(crate) use self::spawn::resource;
 
 use self::drain::DrainTimer;
-use self::failure::{SpawnFailure, SpawnStage};
+use self::failure::{FailedSpawnStage, SpawnStage};
 use self::output::{CommandOutput, OutputProgress};
 use self::spawn::SpawnError;
 use crate::backlog::Backlog;
-use crate::io::SessionIo;
 use crate::poll::{PollSource, Readiness, SessionChannel};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 use crate::sys;
 
 /// The interval for checking whether a killed process group is gone.
@@ -153,8 +153,8 @@ impl ExecSession {
             }
             Ok(_) => {
                 self.report = None;
-                let failure = SpawnFailure::from_bytes(&bytes)
-                    .unwrap_or(SpawnFailure { stage: SpawnStage::Execute, errno: Errno::IO });
+                let failure = FailedSpawnStage::from_bytes(&bytes)
+                    .unwrap_or(FailedSpawnStage { stage: SpawnStage::Execute, errno: Errno::IO });
                 let what = if failure.stage == SpawnStage::Directory { &self.directory } else { &self.program };
                 Some(Err(SpawnError::new(failure.stage, failure.errno, what)))
             }
@@ -230,7 +230,7 @@ impl ExecSession {
                     io,
                     key,
                     Some(errno),
-                    format!("write to standard input: {}", crate::errno::sentence(errno)),
+                    format!("write to standard input: {}", crate::errno::message(errno)),
                 );
             }
         }
@@ -268,7 +268,7 @@ impl ExecSession {
     fn is_drained(&mut self) -> bool {
         match (&self.exited, &self.drain) {
             (Some(_), _) if self.output.is_over() => true,
-            (Some(_), Some(drain)) => self.output.is_paid() && drain.is_over(),
+            (Some(_), Some(drain)) => self.output.own_output_sent() && drain.is_over(),
             _ => false,
         }
     }
@@ -357,7 +357,7 @@ impl SessionHandler for ExecSession {
             OutputProgress::Nothing => {}
         }
         if self.is_drained() {
-            let patient = self.drain.as_ref().is_some_and(DrainTimer::is_patient);
+            let patient = self.drain.as_ref().is_some_and(DrainTimer::before_deadline);
             if self.whole && patient && sys::signal_group(self.pid, 0).is_ok() {
                 // A member of the group is still exiting, or is a zombie that its parent does not reap.
                 io.wake_at(Instant::now() + LOOK_AGAIN, key);
@@ -366,7 +366,7 @@ impl SessionHandler for ExecSession {
             if let Some(exited) = &self.exited {
                 io.send_small(key, exited);
             }
-            self.output.leave(io);
+            self.output.release_pipes(io);
             return TurnResult::Done;
         }
         TurnResult::Wait
@@ -376,7 +376,7 @@ impl SessionHandler for ExecSession {
         self.backlog.len()
     }
 
-    fn is_paced(&self) -> bool {
+    fn has_flow_control(&self) -> bool {
         self.flow.is_some()
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct OrphanedPipes {
 impl OrphanedPipes {
     pub(super) fn keep(&mut self, poller: &Poller, pipe: OwnedFd) {
         self.next = self.next.wrapping_add(1);
-        if poller.hand_over(&pipe, PollToken::OrphanedPipe(self.next)).is_ok() {
+        if poller.reassign(&pipe, PollToken::OrphanedPipe(self.next)).is_ok() {
             self.pipes.insert(self.next, pipe);
         }
         if self.pipes.len() > MOST {

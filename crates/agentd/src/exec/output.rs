@@ -5,9 +5,9 @@ use rustix::io::Errno;
 use rustix::termios::Winsize;
 
 use crate::connection::OutgoingChunk;
-use crate::io::SessionIo;
 use crate::poll::{PollSource, Readiness, SessionChannel};
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 use crate::sys;
 
 /// The maximum chunk size without a limit of the peer: the capacity of a pipe.
@@ -93,7 +93,7 @@ impl CommandOutput {
     }
 
     /// Whether all of the command's own output is sent, and nothing else is available.
-    pub(super) fn is_paid(&self) -> bool {
+    pub(super) fn own_output_sent(&self) -> bool {
         self.streams.iter().flatten().all(|stream| stream.owed == 0)
     }
 
@@ -104,7 +104,7 @@ impl CommandOutput {
     }
 
     /// Leaves the pipes to background processes; a terminal is hung up.
-    pub(super) fn leave(&mut self, io: &mut SessionIo) {
+    pub(super) fn release_pipes(&mut self, io: &mut SessionIo) {
         for stream in self.streams.iter_mut().filter_map(Option::take) {
             if !self.tty {
                 io.orphaned_pipes.keep(&io.poller, stream.source.fd);

@@ -13,7 +13,7 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use super::child;
-use super::failure::{SpawnFailure, SpawnStage};
+use super::failure::{FailedSpawnStage, SpawnStage};
 use crate::defaults::CommandDefaults;
 use crate::sys::{self, Fork};
 use crate::users::{AccountDatabase, UserAccount};
@@ -54,7 +54,7 @@ pub(crate) struct SpawnedChild {
 /// A failed stage and its subject.
 #[derive(Debug)]
 pub(crate) struct SpawnError {
-    pub(crate) failure: SpawnFailure,
+    pub(crate) failure: FailedSpawnStage,
     pub(crate) message: String,
 }
 
@@ -84,7 +84,6 @@ pub(crate) fn spawn(request: &ExecRequest, defaults: &CommandDefaults) -> Result
     }
 }
 
-/// The resource with that name.
 pub(crate) fn resource(name: &str) -> Option<Resource> {
     Some(match name {
         "cpu" => Resource::Cpu,
@@ -196,7 +195,7 @@ impl SpawnPlan {
     fn user(request: &ExecRequest, defaults: &CommandDefaults) -> Result<Option<UserAccount>, SpawnError> {
         let Some(spec) = request.user.as_ref().or(defaults.user.as_ref()) else { return Ok(None) };
         AccountDatabase::read().resolve(spec).map(Some).map_err(|error| SpawnError {
-            failure: SpawnFailure { stage: SpawnStage::User, errno: Errno::NOENT },
+            failure: FailedSpawnStage { stage: SpawnStage::User, errno: Errno::NOENT },
             message: error.to_string(),
         })
     }
@@ -248,7 +247,7 @@ fn rlimits(defaults: &CommandDefaults, own: &[ResourceLimit]) -> Result<Vec<(Res
 
 impl SpawnError {
     pub(crate) fn new(stage: SpawnStage, errno: Errno, what: &str) -> Self {
-        let failure = SpawnFailure { stage, errno };
+        let failure = FailedSpawnStage { stage, errno };
         Self { failure, message: failure.message(what) }
     }
 }

@@ -24,7 +24,6 @@ pub(crate) fn set_open(fd: impl AsFd, attributes: &FsAttributes) -> Result<(), E
     }
 }
 
-/// Sets attributes of a path.
 pub(crate) fn set_path(path: &str, follow: bool, attributes: &FsAttributes) -> Result<(), Errno> {
     let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     if let Some(size) = attributes.size {

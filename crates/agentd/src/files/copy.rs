@@ -6,10 +6,10 @@ use carrel_protocol::{Envelope, MessageType};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{FsError, respond, takes_nothing};
-use crate::io::SessionIo;
+use super::{FsError, reject_input, respond};
 use crate::poll::retry;
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 
 /// Bytes per step: a few milliseconds.
 const PIECE: usize = 4 * 1024 * 1024;
@@ -33,7 +33,6 @@ impl CopyFile {
         Self::from_open(source, to)
     }
 
-    /// Copies open files.
     pub(crate) fn from_open(source: OwnedFd, to: &str) -> Result<Self, FsError> {
         let failed = |errno| FsError::new("copy", errno);
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -85,7 +84,7 @@ impl SessionHandler for CopyFile {
         message_type: MessageType,
         _: &Envelope<'_>,
     ) -> Result<(), MessageRejection> {
-        takes_nothing(message_type)
+        reject_input(message_type)
     }
 
     fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {

@@ -21,8 +21,8 @@ pub(crate) use self::handles::{HandleOwner, HandleTable};
 pub(crate) use self::identity::FsIdentity;
 pub(crate) use self::remove::RemoveTree;
 
-use crate::io::SessionIo;
 use crate::session::{MessageRejection, SessionHandler, SessionKey};
+use crate::shared_state::SessionIo;
 
 /// Why a file operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +101,7 @@ fn send(io: &mut SessionIo, key: SessionKey, outcome: Result<Option<FsResult>, F
 }
 
 /// Rejects a message for an operation without input.
-pub(crate) fn takes_nothing(message_type: MessageType) -> Result<(), MessageRejection> {
+pub(crate) fn reject_input(message_type: MessageType) -> Result<(), MessageRejection> {
     match message_type {
         // A cancellation; the operation is short enough to finish.
         MessageType::BulkCancel => Ok(()),
@@ -113,7 +113,7 @@ pub(crate) fn takes_nothing(message_type: MessageType) -> Result<(), MessageReje
 
 impl FsError {
     pub(crate) fn new(what: &'static str, errno: Errno) -> Self {
-        Self { what, reason: crate::errno::sentence(errno), errno: Some(errno) }
+        Self { what, reason: crate::errno::message(errno), errno: Some(errno) }
     }
 
     pub(crate) fn io(what: &'static str, error: &std::io::Error) -> Self {

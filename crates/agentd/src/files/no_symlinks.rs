@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::handles::{HandleTarget, OpenDirectory, OpenFile};
 use super::{FsError, FsIdentity, attributes, entries, ops};
-use crate::io::SessionIo;
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 
 /// The last component of a path and its directory.
 struct ResolvedPath<'a> {

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::handles::{HandleTarget, OpenDirectory, OpenFile};
 use super::{FsError, FsIdentity, attributes, entries};
-use crate::io::SessionIo;
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 
 /// Performs an operation that does not stream.
 pub(super) fn perform(io: &mut SessionIo, key: SessionKey, op: FsOp) -> Result<Option<FsResult>, FsError> {

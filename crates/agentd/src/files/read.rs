@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use super::handles::OpenFile;
 use super::{FsError, respond};
 use crate::connection::OutgoingChunk;
-use crate::io::SessionIo;
 use crate::poll::{PollToken, SessionChannel, retry};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 
 /// The maximum number of bytes per frame: large enough for throughput, small enough for the latency of others.
 const PIECE: u32 = 256 * 1024;

@@ -6,9 +6,9 @@ use carrel_protocol::{Envelope, MessageType};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{FsError, respond, takes_nothing};
-use crate::io::SessionIo;
+use super::{FsError, reject_input, respond};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 
 /// Entries per step.
 const BATCH: usize = 256;
@@ -47,7 +47,7 @@ impl RemoveTree {
                         self.remove(name, entry.file_type())?;
                     }
                 }
-                None => self.leave()?,
+                None => self.remove_directory()?,
             }
         }
         Ok(self.levels.is_empty())
@@ -71,7 +71,7 @@ impl RemoveTree {
         Ok(())
     }
 
-    fn leave(&mut self) -> Result<(), Errno> {
+    fn remove_directory(&mut self) -> Result<(), Errno> {
         let Some(done) = self.levels.pop() else { return Ok(()) };
         match self.levels.last() {
             Some(parent) => rustix::fs::unlinkat(parent.entries.fd()?, &done.name, AtFlags::REMOVEDIR),
@@ -96,7 +96,7 @@ impl SessionHandler for RemoveTree {
         message_type: MessageType,
         _: &Envelope<'_>,
     ) -> Result<(), MessageRejection> {
-        takes_nothing(message_type)
+        reject_input(message_type)
     }
 
     fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {

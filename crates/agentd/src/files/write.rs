@@ -11,9 +11,9 @@ use super::handles::OpenFile;
 use super::read::record_limit;
 use super::{FsError, respond};
 use crate::backlog::Backlog;
-use crate::io::SessionIo;
 use crate::poll::{PollSource, Readiness, SessionChannel, retry};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 
 /// The window of the host: most of it stays in the kernel, since a regular file accepts data immediately.
 const WINDOW: u64 = 4 * 1024 * 1024;
@@ -81,7 +81,7 @@ impl WriteSession {
             Some((_, backlog)) => backlog.push(data.to_vec()),
             None => {
                 let outcome = self.write_at_offset(data);
-                self.wrote(io, key, outcome);
+                self.handle_write_result(io, key, outcome);
             }
         }
     }
@@ -98,7 +98,7 @@ impl WriteSession {
         Ok(done)
     }
 
-    fn wrote(&mut self, io: &mut SessionIo, key: SessionKey, outcome: Result<usize, Errno>) {
+    fn handle_write_result(&mut self, io: &mut SessionIo, key: SessionKey, outcome: Result<usize, Errno>) {
         match outcome {
             Ok(0) => {}
             Ok(count) => {
@@ -177,7 +177,7 @@ impl SessionHandler for WriteSession {
     fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if let Some((source, backlog)) = &mut self.slow {
             let outcome = backlog.write_to(source);
-            self.wrote(io, key, outcome);
+            self.handle_write_result(io, key, outcome);
         }
         if let Some(error) = self.failed.take() {
             respond(io, key, Err(error));

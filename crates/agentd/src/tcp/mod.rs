@@ -18,9 +18,9 @@ use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType};
 
 use crate::backlog::Backlog;
 use crate::connection::OutgoingChunk;
-use crate::io::SessionIo;
 use crate::poll::{PollSource, Readiness, SessionChannel};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 
 pub(crate) use self::window::TcpWindows;
 use self::window::WindowShare;
@@ -85,7 +85,7 @@ impl TcpSession {
             sent_all: false,
         };
         if let Err(errno) = tcp.next_address(io, key) {
-            tcp.aborted.get_or_insert_with(|| crate::errno::sentence(errno));
+            tcp.aborted.get_or_insert_with(|| crate::errno::message(errno));
         }
         Ok(tcp)
     }
@@ -223,7 +223,7 @@ impl TcpSession {
 
 fn fail(io: &mut SessionIo, key: SessionKey, errno: Errno, what: &str) -> TurnResult {
     let errno_name = crate::errno::name(errno).map(str::to_owned);
-    io.send_small(key, &TcpFailed { error: format!("{what}: {}", crate::errno::sentence(errno)), errno_name });
+    io.send_small(key, &TcpFailed { error: format!("{what}: {}", crate::errno::message(errno)), errno_name });
     TurnResult::Done
 }
 

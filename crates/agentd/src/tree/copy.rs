@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use super::walk::{TreeWalk, WalkEntry};
 use super::{TreeOperation, TreeStep};
 use crate::files::{CopyFile, FsError, RemoveTree, join};
-use crate::io::SessionIo;
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 
 /// Small entries per step.
 const ENTRIES: usize = 64;
@@ -53,11 +53,11 @@ impl CopyTree {
                 copy.directory(to.to_owned(), stat)?;
             }
             FileType::RegularFile => {
-                copy.make_way(to)?;
+                copy.remove_destination(to)?;
                 copy.file = Some((CopyFile::start(from, to)?, to.to_owned(), stat));
             }
             FileType::Symlink => {
-                copy.make_way(to)?;
+                copy.remove_destination(to)?;
                 let target = rustix::fs::readlink(from, Vec::new()).map_err(failed)?;
                 rustix::fs::symlink(target.as_c_str(), to).map_err(failed)?;
                 copy.count += 1;
@@ -72,13 +72,13 @@ impl CopyTree {
         match visited.kind {
             FileType::Directory => self.directory(to, visited.stat),
             FileType::RegularFile => {
-                self.make_way(&to)?;
+                self.remove_destination(&to)?;
                 let source = visited.open().map_err(failed)?;
                 self.file = Some((CopyFile::from_open(source, &to)?, to, visited.stat));
                 Ok(())
             }
             FileType::Symlink => {
-                self.make_way(&to)?;
+                self.remove_destination(&to)?;
                 rustix::fs::symlink(visited.link().map_err(failed)?.as_c_str(), &to).map_err(failed)?;
                 self.count += 1;
                 Ok(())
@@ -101,7 +101,7 @@ impl CopyTree {
     }
 
     /// Removes an existing destination file, if overwriting was requested.
-    fn make_way(&self, to: &str) -> Result<(), FsError> {
+    fn remove_destination(&self, to: &str) -> Result<(), FsError> {
         match rustix::fs::statat(CWD, to, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(failed(errno)),

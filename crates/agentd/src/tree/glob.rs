@@ -7,8 +7,8 @@ use super::grep::EXPRESSION;
 use super::walk::TreeWalk;
 use super::{TreeOperation, TreeStep};
 use crate::files::{FsError, join};
-use crate::io::SessionIo;
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 
 /// Entries per step.
 const VISITS: usize = 512;

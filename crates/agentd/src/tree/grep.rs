@@ -12,8 +12,8 @@ use super::walk::TreeWalk;
 use super::{BATCH, TreeOperation, TreeStep};
 use crate::files::{FsError, join};
 use crate::image_file;
-use crate::io::SessionIo;
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 
 /// Bytes per step.
 const BYTES: u64 = 1024 * 1024;

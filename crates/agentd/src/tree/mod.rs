@@ -10,9 +10,9 @@ use carrel_protocol::payload::{CarrelFsDone, CarrelFsMatches, CarrelFsRequest, T
 use carrel_protocol::{Envelope, MessageType};
 
 use crate::files::{FsError, FsIdentity};
-use crate::io::SessionIo;
 use crate::poll::{Readiness, SessionChannel};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
+use crate::shared_state::SessionIo;
 
 /// The maximum number of results per frame.
 const BATCH: usize = 32;

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use super::walk::TreeWalk;
 use super::{TreeOperation, TreeStep};
 use crate::files::{FsError, join};
-use crate::io::SessionIo;
 use crate::poll::{PollToken, SessionChannel};
 use crate::session::SessionKey;
+use crate::shared_state::SessionIo;
 
 /// The maximum number of directories of one watch.
 const MOST: usize = 16_384;

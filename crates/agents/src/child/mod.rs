@@ -35,9 +35,7 @@ pub use self::{
 /// What to spawn.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
     /// Working directory.
     pub directory: PathBuf,
@@ -73,7 +71,6 @@ pub enum ChildError {
     /// It could not be spawned.
     #[error("cannot start {program}: {source}")]
     Spawn {
-        /// The program.
         program: String,
         /// The system error.
         source: std::io::Error,

@@ -22,7 +22,6 @@ const STREAM_ARGUMENTS: [&str; 5] = [
 /// Partial messages, and messages of subagents.
 const DETAIL_ARGUMENTS: [&str; 2] = ["--include-partial-messages", "--forward-subagent-text"];
 
-/// The process of a conversation.
 pub(super) fn conversation_spec(options: &ConversationOptions, id: &str, is_root: bool) -> ProcessSpec {
     let mode = mode(options.agent_mode, options.permission_mode);
     let mut arguments: Vec<OsString> = STREAM_ARGUMENTS.iter().chain(&DETAIL_ARGUMENTS).map(Into::into).collect();

@@ -68,7 +68,6 @@ fn parent(pid: Pid) -> Option<u32> {
     fields.next()?.parse().ok().filter(|_| !matches!(state, "Z" | "X"))
 }
 
-/// All processes.
 fn processes() -> impl Iterator<Item = (Pid, PathBuf)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;

@@ -30,7 +30,6 @@ pub(super) enum ReplyTarget {
     Discard,
 }
 
-/// A thread that was opened.
 #[derive(Debug)]
 pub(super) struct OpenedThread {
     pub(super) thread: String,

@@ -200,7 +200,7 @@ impl CodexConversation {
         let effort = self.effort.clone().or_else(|| self.own_processes.effort.clone());
         let plans = self.modes.plans();
         let by_mode = self.handle.supports_plan_mode && model.is_some();
-        let text = if plans && !by_mode { modes::plan_first(&prompt.text) } else { prompt.text.clone() };
+        let text = if plans && !by_mode { modes::plan_first_prompt(&prompt.text) } else { prompt.text.clone() };
         let mut params = json!({
             "threadId": self.state.id(),
             "clientUserMessageId": prompt.id,

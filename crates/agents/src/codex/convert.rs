@@ -92,7 +92,6 @@ impl ThreadState {
         }
     }
 
-    /// Handles a notification.
     pub(super) fn handle_notification(
         &mut self,
         request: &RpcRequest,
@@ -415,7 +414,6 @@ impl ThreadState {
     }
 }
 
-/// A notice.
 pub(super) fn notice(label: &str, details: Value, raw: Option<RawMessage>) -> AgentEvent {
     let details = Some(details).filter(|details| !details.is_null());
     AgentEvent::Event(EventData::Notice(Notice { label: label.to_owned(), details }), raw)

@@ -31,7 +31,6 @@ impl<'a> CodexItem<'a> {
         self.text_of("id").unwrap_or_default()
     }
 
-    /// Codex's type of the item.
     pub(super) fn type_name(self) -> &'a str {
         self.text_of("type").unwrap_or_default()
     }
@@ -55,7 +54,6 @@ impl<'a> CodexItem<'a> {
         }
     }
 
-    /// Its text.
     pub(super) fn text(self) -> Option<String> {
         match self.type_name() {
             "agentMessage" | "plan" => self.text_of("text").map(str::to_owned),

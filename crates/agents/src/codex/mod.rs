@@ -44,7 +44,6 @@ use crate::{
 /// Maximum number of pages of models.
 const MAX_PAGES: usize = 32;
 
-/// Codex.
 #[derive(Debug)]
 pub struct Codex {
     limits: CodexLimits,
@@ -56,7 +55,6 @@ pub struct Codex {
 /// Timeouts and limits of the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct CodexLimits {
-    /// Timeout of a request.
     pub request_timeout: Duration,
     /// How long an unused app-server keeps running.
     pub idle_timeout: Duration,

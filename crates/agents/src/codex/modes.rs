@@ -15,7 +15,6 @@ use crate::agent::{AgentMode, PermissionMode};
 /// Prefix of a prompt if Codex has no plan mode.
 const PLAN_FIRST: &str = "Make a plan first, and change nothing: say step by step what you would do.\n\n";
 
-/// The modes of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ThreadModes {
     pub(super) agent: AgentMode,
@@ -75,6 +74,6 @@ impl ThreadModes {
 }
 
 /// A prompt for a Codex without plan mode.
-pub(super) fn plan_first(text: &str) -> String {
+pub(super) fn plan_first_prompt(text: &str) -> String {
     format!("{PLAN_FIRST}{text}")
 }

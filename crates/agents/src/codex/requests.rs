@@ -18,14 +18,13 @@ pub(super) struct AppServerRequest {
     form: ResponseForm,
 }
 
-/// Form of the response.
 #[derive(Clone, Debug, PartialEq)]
 enum ResponseForm {
     /// `accept`, `acceptForSession`, `decline`.
     Decision,
     /// `approved`, `approved_for_session`, `denied`.
     Review,
-    /// The granted permissions, out of these.
+    /// The granted subset of these permissions.
     Permissions(Value),
     /// `accept` or `decline`, for MCP servers.
     Consent,

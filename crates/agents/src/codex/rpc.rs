@@ -40,7 +40,7 @@ pub(super) fn read(line: &[u8]) -> Result<RpcMessage, String> {
         (Some(Value::String(method)), id) => {
             Ok(RpcMessage::Request(RpcRequest { id, method, params: fields.remove("params").unwrap_or_default() }))
         }
-        (Some(_), _) => Err("its method is no string".to_owned()),
+        (Some(_), _) => Err("its method is not a string".to_owned()),
         (None, id) => {
             let id = id.as_ref().and_then(Value::as_u64).ok_or("it has no method, and answers nothing")?;
             let result = match (fields.remove("error"), fields.remove("result")) {

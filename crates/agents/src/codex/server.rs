@@ -64,7 +64,6 @@ pub(super) struct AppServer {
     drained: Arc<Notify>,
     blocked_since: Option<Instant>,
     idle_since: Option<Instant>,
-    /// The app-server's own processes.
     own_processes: HashSet<u32>,
     /// Whether the last thread was left and its background commands were not checked yet.
     last_thread_left: bool,

@@ -34,7 +34,6 @@ pub struct CredentialSources {
 /// The credentials that were found.
 #[derive(Clone, Debug, Default)]
 pub struct AgentCredentials {
-    /// For Anthropic.
     pub anthropic: Option<AgentCredential>,
     /// For OpenAI.
     pub openai: Option<AgentCredential>,
@@ -45,7 +44,6 @@ pub struct AgentCredentials {
 /// A key or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentCredential {
-    /// The secret.
     pub secret: CredentialSecret,
     /// Key or token.
     pub kind: CredentialKind,
@@ -53,7 +51,6 @@ pub struct AgentCredential {
     pub origin: CredentialOrigin,
 }
 
-/// Kind of a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialKind {
     /// API key, which does not expire.

@@ -30,12 +30,7 @@ pub enum CredentialQueryError {
     Missing(String),
     /// The agent does not use this provider.
     #[error("{agent} does not use {provider}")]
-    Mixed {
-        /// The agent.
-        agent: AgentId,
-        /// The provider.
-        provider: String,
-    },
+    Mixed { agent: AgentId, provider: String },
 }
 
 // === impl CredentialQuery ===

@@ -18,13 +18,13 @@ pub struct CorsPolicy {
 #[derive(Debug, thiserror::Error)]
 pub enum CorsError {
     /// Not an origin.
-    #[error("{0} is no origin")]
+    #[error("{0} is not a valid origin")]
     Origin(String),
     /// Not a method.
-    #[error("{0} is no method")]
+    #[error("{0} is not a valid method")]
     Method(String),
     /// Not a header name.
-    #[error("{0} is no header")]
+    #[error("{0} is not a valid header name")]
     Header(String),
     /// Browsers reject credentials together with `*`.
     #[error("credentials are allowed only to origins that are named, not to *")]

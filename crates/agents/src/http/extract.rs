@@ -9,10 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::problem::{ApiProblem, ProblemCode};
 
-/// JSON body.
 pub(super) struct JsonBody<T>(pub T);
 
-/// Optional JSON body.
 pub(super) struct OptionalJsonBody<T>(pub T);
 
 /// Query parameters.

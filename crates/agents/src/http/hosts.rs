@@ -5,7 +5,6 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Allowed host names.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(Vec<HostName>);
 

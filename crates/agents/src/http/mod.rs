@@ -45,17 +45,13 @@ pub struct AppState {
     pub token: Option<ServerToken>,
     /// Hosts that are allowed without a token; any on a Unix socket, which no browser can reach.
     pub hosts: Option<AllowedHosts>,
-    /// CORS policy.
     pub cors: CorsPolicy,
-    /// Agents.
     pub agents: Arc<AgentRegistry>,
-    /// Sessions.
     pub sessions: SessionRegistry,
     /// Becomes true when the server shuts down; streams end first.
     pub shutting_down: watch::Receiver<bool>,
 }
 
-/// All routes.
 pub fn router(app: Arc<AppState>) -> Router {
     let cors = app.cors.clone();
     let authenticated = routes::add(Router::new(), routes::authenticated())
@@ -71,9 +67,9 @@ pub fn router(app: Arc<AppState>) -> Router {
 }
 
 async fn not_found(method: Method, uri: Uri) -> impl IntoResponse {
-    ApiProblem::new(ProblemCode::NotFound, format!("there is nothing at {method} {}", uri.path()))
+    ApiProblem::new(ProblemCode::NotFound, format!("no route: {method} {}", uri.path()))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> impl IntoResponse {
-    ApiProblem::new(ProblemCode::MethodNotAllowed, format!("{} does not take {method}", uri.path()))
+    ApiProblem::new(ProblemCode::MethodNotAllowed, format!("method {method} is not allowed for {}", uri.path()))
 }

@@ -52,7 +52,6 @@ impl Modify for BearerSecurity {
     }
 }
 
-/// The OpenAPI document.
 pub fn document() -> utoipa::openapi::OpenApi {
     ApiDocument::openapi()
 }

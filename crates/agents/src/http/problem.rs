@@ -41,15 +41,12 @@ pub struct ProblemDetails {
 /// Error codes, each with an HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProblemCode {
-    /// The request is invalid.
     InvalidRequest,
     /// The agent is unknown.
     UnsupportedAgent,
-    /// The agent is not installed.
     AgentNotInstalled,
     /// The installation failed.
     InstallFailed,
-    /// The agent's process exited.
     AgentProcessExited,
     /// The token is missing or wrong.
     TokenInvalid,

@@ -58,7 +58,6 @@ pub(super) fn public() -> Vec<ApiRoute> {
     ]
 }
 
-/// Adds routes to a router.
 pub(super) fn add(router: Router<Arc<AppState>>, routes: Vec<ApiRoute>) -> Router<Arc<AppState>> {
     routes.into_iter().fold(router, |router, route| router.route(route.path, route.handler))
 }

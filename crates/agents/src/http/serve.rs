@@ -21,7 +21,6 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A listening socket.
 pub enum ServerListener {
-    /// TCP.
     Tcp(TcpListener),
     /// A Unix socket, which is removed when the server exits.
     Unix(UnixListener, PathBuf),
@@ -33,7 +32,6 @@ pub enum HttpServeError {
     /// TCP failed.
     #[error("cannot listen on {address}: {source}")]
     Address {
-        /// The address.
         address: String,
         /// The system error.
         source: io::Error,
@@ -41,7 +39,6 @@ pub enum HttpServeError {
     /// The Unix socket failed.
     #[error("cannot listen on {}: {source}", .path.display())]
     Socket {
-        /// Its path.
         path: PathBuf,
         /// The system error.
         source: io::Error,

@@ -294,7 +294,7 @@ fn directory(request: Option<PathBuf>) -> Result<PathBuf, ApiProblem> {
     if directory.is_dir() {
         Ok(directory)
     } else {
-        Err(ApiProblem::invalid(format!("{} is no directory", directory.display())))
+        Err(ApiProblem::invalid(format!("{} is not a directory", directory.display())))
     }
 }
 

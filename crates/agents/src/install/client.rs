@@ -29,11 +29,9 @@ const MIN_THROUGHPUT: MinThroughput = MinThroughput { bytes: 60 * 1024, within: 
 /// Maximum number of interruptions of a download.
 const MAX_INTERRUPTIONS: u32 = 100;
 
-/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct RegistryRequest {
     pub(super) url: Url,
-    /// Authorization header.
     pub(super) authorization: Option<HeaderValue>,
 }
 

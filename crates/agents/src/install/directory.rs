@@ -32,7 +32,6 @@ pub(super) const RECORD: &str = "install.json";
 /// How often the lock is polled.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// Record of an install.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct InstallRecord {
@@ -49,7 +48,6 @@ pub(super) struct InstallRecord {
     pub(super) files: Vec<InstalledFile>,
 }
 
-/// An installed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct InstalledFile {
@@ -118,7 +116,6 @@ impl InstallDirectory {
         file.map_err(InstallError::file("open", &path))
     }
 
-    /// Directory of the current install.
     pub(super) fn current(&self) -> Option<PathBuf> {
         let target = fs::read_link(self.link()).ok()?;
         let directory = target.to_str()?.strip_suffix(layout::program(self.agent))?.strip_suffix('/')?;

@@ -18,7 +18,6 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of its output.
 const MAX_OUTPUT: usize = 64 * 1024;
 
-/// An installed program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstalledProgram {
     /// Path of the program; empty for the built-in agent.

@@ -9,25 +9,18 @@ use crate::agent::AgentId;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum InstallError {
     /// Installation is disabled.
-    #[error("{0} is not installed, and SANDBOX_AGENT_REQUIRE_PREINSTALL forbids to install it")]
+    #[error("{0} is not installed, and SANDBOX_AGENT_REQUIRE_PREINSTALL forbids installing it")]
     Forbidden(AgentId),
     /// The agent is not published for this platform.
     #[error("{agent} is not published for {platform}\nhint: put a program `{agent}` in PATH")]
-    Platform {
-        /// The agent.
-        agent: AgentId,
-        /// The platform.
-        platform: String,
-    },
+    Platform { agent: AgentId, platform: String },
     /// Not a version.
     #[error("{0:?} is not a version\nhint: give it as 1.2.3")]
     Version(String),
     /// No source has it.
     #[error("cannot get {agent} {version}{}\nhint: {HINT}", list(.tried))]
     Unavailable {
-        /// The agent.
         agent: AgentId,
-        /// The version.
         version: String,
         /// The sources that were tried, and their errors.
         tried: Vec<(String, String)>,
@@ -49,7 +42,6 @@ pub enum InstallError {
     Package {
         /// URL of the source.
         origin: String,
-        /// The error.
         error: Arc<PackageUnpackError>,
     },
     /// A file operation failed.
@@ -57,7 +49,6 @@ pub enum InstallError {
     File {
         /// The operation.
         step: &'static str,
-        /// The path.
         path: String,
         /// The system error.
         error: Arc<io::Error>,
@@ -66,7 +57,7 @@ pub enum InstallError {
     #[error("another process has been installing {0} for too long\nhint: end it, and try again")]
     Busy(AgentId),
     /// The server shut down, or the install panicked.
-    #[error("the install of {0} did not come to its end")]
+    #[error("the install of {0} was interrupted")]
     Interrupted(AgentId),
 }
 

@@ -3,12 +3,10 @@
 use super::platform::{AgentPlatform, Libc};
 use crate::agent::AgentId;
 
-/// A file of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PackageFile {
     /// Path in the archive.
     pub(super) name: String,
-    /// Path in the install.
     pub(super) path_in_install: &'static str,
     /// Whether the package is invalid without it.
     pub(super) is_needed: bool,

@@ -81,7 +81,6 @@ impl Installer {
         Self::with(settings, None)
     }
 
-    /// With an observer.
     pub fn observed(settings: InstallSettings, observer: Observer) -> Self {
         Self::with(settings, Some(observer))
     }

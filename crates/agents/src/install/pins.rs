@@ -8,13 +8,11 @@ use crate::agent::AgentId;
 /// A reviewed package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackagePin {
-    /// The agent.
     pub agent: AgentId,
     /// The architecture.
     pub machine: CpuArch,
     /// The C library; any if it is statically linked.
     pub libc: Option<Libc>,
-    /// Its version.
     pub version: String,
     /// SHA-256 of the package.
     pub package: String,

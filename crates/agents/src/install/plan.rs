@@ -229,7 +229,7 @@ impl InstallPlan {
         if self.reinstall {
             return Ok(None);
         }
-        if let Some(installed) = self.present(installs) {
+        if let Some(installed) = self.matching_install(installs) {
             return Ok(Some(installed));
         }
         // It was complete, but interrupted before it was linked.
@@ -238,7 +238,7 @@ impl InstallPlan {
         Ok(Some(self.installed(&directory)))
     }
 
-    fn present(&self, installs: &InstallDirectory) -> Option<InstalledProgram> {
+    fn matching_install(&self, installs: &InstallDirectory) -> Option<InstalledProgram> {
         let directory = installs.current()?;
         let version = installs.record(&directory)?.version;
         let will_do = self.is_any || version == self.version;

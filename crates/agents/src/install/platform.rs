@@ -16,16 +16,13 @@ pub struct AgentPlatform {
 pub enum CpuArch {
     /// x86-64.
     X64,
-    /// AArch64.
     Arm64,
 }
 
 /// A C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Libc {
-    /// glibc.
     Glibc,
-    /// musl.
     Musl,
 }
 
@@ -41,7 +38,7 @@ impl AgentPlatform {
     ];
 
     /// The current platform; `None` if no agent is published for it.
-    pub fn here() -> Option<Self> {
+    pub fn current() -> Option<Self> {
         if !cfg!(target_os = "linux") {
             return None;
         }

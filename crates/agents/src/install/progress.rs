@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Progress of an install.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstallProgress {
     /// The current step.

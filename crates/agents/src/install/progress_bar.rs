@@ -7,7 +7,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::{InstallPhase, InstallProgress};
 use crate::agent::AgentId;
 
-/// Redraws per second.
 const REDRAWS_PER_SECOND: u8 = 10;
 const STYLE: &str = "{prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {binary_bytes_per_sec}  {msg}";
 /// A line is printed every so many percent.

@@ -5,7 +5,6 @@ use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 use super::{npm::VariableLookup, pins::PackagePin, platform::AgentPlatform};
 use crate::credentials::home;
 
-/// Settings of the installer.
 #[derive(Clone)]
 pub struct InstallSettings {
     /// Directory of the installs.
@@ -16,7 +15,6 @@ pub struct InstallSettings {
     pub preinstalled: bool,
     /// Target platform; `None` if no agent is published for it.
     pub platform: Option<AgentPlatform>,
-    /// Pinned packages.
     pub pins: Vec<PackagePin>,
     /// Download URLs of the vendors.
     pub downloads: VendorDownloads,
@@ -41,7 +39,6 @@ pub struct VendorDownloads {
 pub struct InstallTimeouts {
     /// Timeout of a connection.
     pub connect: Duration,
-    /// Timeout of a read.
     pub read: Duration,
     /// Delay before the first retry; it doubles with each further one.
     pub retry_delay: Duration,
@@ -69,7 +66,7 @@ impl InstallSettings {
             bin: std::path::absolute(&bin).unwrap_or(bin),
             registry: None,
             preinstalled: variable("SANDBOX_AGENT_REQUIRE_PREINSTALL").is_some_and(|value| is_true(&value)),
-            platform: AgentPlatform::here(),
+            platform: AgentPlatform::current(),
             pins: PackagePin::all(),
             downloads: VendorDownloads::default(),
             timeouts: InstallTimeouts::default(),

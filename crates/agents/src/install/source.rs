@@ -12,7 +12,6 @@ use super::{
 };
 use crate::agent::AgentId;
 
-/// A source of a package.
 #[derive(Clone, Debug)]
 pub(super) struct PackageSource {
     pub(super) request: RegistryRequest,
@@ -24,7 +23,6 @@ pub(super) struct PackageSource {
 /// What a source provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PackageFormat {
-    /// The registry's package.
     Registry,
     /// The same package from another server.
     Mirror,
@@ -55,9 +53,8 @@ pub(super) async fn registry(
 ) -> Result<Vec<PackageSource>, RegistryFetchError> {
     let (package, version) = plan.package();
     let registry = match configured {
-        Some(configured) => {
-            npm::address(configured).ok_or_else(|| RegistryFetchError::Permanent("this is no address".to_owned()))?
-        }
+        Some(configured) => npm::address(configured)
+            .ok_or_else(|| RegistryFetchError::Permanent("this is not a valid address".to_owned()))?,
         None => {
             npm.registry(&package).ok_or_else(|| RegistryFetchError::Permanent("no registry is known".to_owned()))?
         }
@@ -101,12 +98,15 @@ async fn fetch_metadata(
     version: &str,
 ) -> Result<PackageVersion, RegistryFetchError> {
     let ask = |path: String| {
-        let url = registry.join(&path).map_err(|_| RegistryFetchError::Permanent("this is no address".to_owned()))?;
+        let url = registry
+            .join(&path)
+            .map_err(|_| RegistryFetchError::Permanent("this is not a valid address".to_owned()))?;
         Ok(RegistryRequest { authorization: npm.login(&url), url })
     };
     let name = package.replace('/', "%2f");
-    let malformed =
-        |error: serde_json::Error| RegistryFetchError::Permanent(format!("its answer is no description: {error}"));
+    let malformed = |error: serde_json::Error| {
+        RegistryFetchError::Permanent(format!("its response is not a valid description: {error}"))
+    };
     match http.text(&ask(format!("{name}/{version}"))?).await {
         Ok(text) => serde_json::from_slice(&text).map_err(malformed),
         Err(RegistryFetchError::NotFound) => {

@@ -32,7 +32,6 @@ pub enum PackageUnpackError {
     /// Writing failed.
     #[error("cannot write {path}: {error}")]
     Write {
-        /// The path.
         path: PathBuf,
         /// The system error.
         error: io::Error,
@@ -41,14 +40,17 @@ pub enum PackageUnpackError {
     #[error("the package names {0:?}, which is outside")]
     Outside(String),
     /// An entry is not a regular file.
-    #[error("the package has {0:?}, which is no file")]
+    #[error("the package has {0:?}, which is not a regular file")]
     Kind(String),
     /// A file occurs twice.
     #[error("the package has {0:?} twice")]
     Twice(String),
     /// It is too large.
-    #[error("the package is larger than any should be")]
+    #[error("the package is larger than the limit of {} GiB", MAX_UNPACKED >> 30)]
     Large,
+    /// A header is too large.
+    #[error("the package has a header larger than the limit of {} KiB", MAX_EXTENSION >> 10)]
+    LargeHeader,
     /// It has too many entries.
     #[error("the package has more than {MAX_ENTRIES} entries")]
     Many,
@@ -57,12 +59,9 @@ pub enum PackageUnpackError {
     Missing(String),
 }
 
-/// An unpacked file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnpackedFile {
-    /// Path in the install.
     pub(super) path_in_install: &'static str,
-    /// SHA-256.
     pub(super) sha256: String,
     pub(super) size: u64,
 }
@@ -88,7 +87,7 @@ pub(super) fn archive(
         if is_extension(kind) {
             // It would give a long name to the next entry; the required files have short ones.
             if entry.size() > MAX_EXTENSION {
-                return Err(PackageUnpackError::Large);
+                return Err(PackageUnpackError::LargeHeader);
             }
             continue;
         }
@@ -286,7 +285,7 @@ mod tests {
         }
         for kind in [EntryType::Symlink, EntryType::Link, EntryType::Char, EntryType::Block, EntryType::Fifo] {
             let refused = refused(TestArchive::default().entry("package/bin/extra", kind, b""));
-            assert!(refused.contains("is no file"), "{kind:?}: {refused}");
+            assert!(refused.contains("is not a regular file"), "{kind:?}: {refused}");
         }
     }
 
@@ -311,7 +310,7 @@ mod tests {
         assert!(matches!(refused(TestArchive::default().file("package/unwanted", &large)), PackageUnpackError::Large));
         let extension = &large[..usize::try_from(MAX_EXTENSION).unwrap() + 1];
         let extended = TestArchive::default().entry("x", EntryType::XHeader, extension);
-        assert!(matches!(refused(extended), PackageUnpackError::Large));
+        assert!(matches!(refused(extended), PackageUnpackError::LargeHeader));
         let many =
             (0..=MAX_ENTRIES).fold(TestArchive::default(), |archive, _| archive.entry("x", EntryType::Directory, b""));
         let many = archive(many.packed().as_slice(), &required(), tempfile::tempdir().unwrap().path(), MAX_UNPACKED);

@@ -13,7 +13,6 @@ use tokio::sync::watch;
 pub use entry::{EventHeader, LogEntry};
 pub use view::{EventView, LogPosition};
 
-/// The log of a session.
 pub struct SessionLog {
     inner: Mutex<LogBuffer>,
     state: watch::Sender<LogState>,
@@ -22,7 +21,6 @@ pub struct SessionLog {
 /// The end of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogState {
-    /// Its last position.
     pub last: LogPosition,
     /// Whether it is closed: nothing will be appended.
     pub closed: bool,
@@ -33,7 +31,6 @@ pub struct LogState {
 pub enum EventFormat {
     /// Elements of a JSON array.
     JsonArray,
-    /// Server-sent events.
     ServerSent,
 }
 
@@ -50,10 +47,8 @@ struct LogBuffer {
 /// Loads a log from disk.
 pub type LogLoader = Box<dyn FnOnce() -> Vec<LogEntry> + Send>;
 
-/// Options of a read.
 #[derive(Clone, Copy, Debug)]
 pub struct LogReadOptions {
-    /// The view.
     pub view: EventView,
     /// Whether to include raw messages.
     pub raw: bool,
@@ -61,7 +56,6 @@ pub struct LogReadOptions {
     pub format: EventFormat,
 }
 
-/// Summary of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogReadSummary {
     /// Id of the last event, or the reader's position if there was none.
@@ -100,7 +94,6 @@ impl SessionLog {
         self.state.subscribe()
     }
 
-    /// Its last position.
     pub fn last(&self) -> LogPosition {
         self.state.borrow().last
     }

@@ -64,7 +64,6 @@ pub(super) fn steps_for(text: &str) -> Vec<MockStep> {
     steps
 }
 
-/// The end of a turn.
 pub(super) fn ended(outcome: TurnOutcome) -> AgentEvent {
     let usage = (outcome == TurnOutcome::Completed).then(usage);
     AgentEvent::TurnEnded { outcome, message: None, usage, raw: None }
@@ -113,7 +112,6 @@ fn emit(data: EventData) -> MockStep {
     step(AgentEvent::event(data))
 }
 
-/// An event as a step.
 pub(super) fn step(event: AgentEvent) -> MockStep {
     MockStep::Emit(Box::new(event))
 }

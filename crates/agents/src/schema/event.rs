@@ -101,7 +101,6 @@ impl EventData {
         Self::Started(StartedEvent { message: Some(message.into()), details })
     }
 
-    /// An error of a kind.
     pub fn error(kind: impl Into<String>, message: impl Into<String>, details: Option<Value>) -> Self {
         Self::Error(ErrorEvent { message: message.into(), kind: Some(kind.into()), details })
     }

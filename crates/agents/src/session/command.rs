@@ -28,11 +28,9 @@ pub struct SessionUpdate {
     pub agent_mode: Option<AgentMode>,
     /// What the agent may do without asking.
     pub permission_mode: Option<PermissionMode>,
-    /// Model.
     pub model: Option<String>,
     /// Variant of the model.
     pub variant: Option<String>,
-    /// Title.
     pub title: Option<String>,
 }
 
@@ -42,7 +40,6 @@ pub enum SessionError {
     /// The session is being removed, or the server is shutting down.
     #[error("the session has ended")]
     Gone,
-    /// It was terminated.
     #[error("session terminated")]
     Terminated,
     /// Its agent exited.
@@ -51,10 +48,8 @@ pub enum SessionError {
     /// Another prompt with a different text has this id.
     #[error("another message has the id {0}")]
     Conflict(String),
-    /// The queue is full.
     #[error("{0} messages wait already")]
     QueueFull(usize),
-    /// The log is full.
     #[error("the session's log is full")]
     LogFull,
     /// No question of this id is pending.

@@ -71,7 +71,6 @@ pub enum SessionStatus {
 pub struct AgentSession {
     /// Id, chosen by the client.
     pub id: String,
-    /// Its agent.
     pub agent: AgentId,
     /// Its events.
     pub log: SessionLog,
@@ -95,7 +94,6 @@ pub struct SessionSnapshot {
 
 /// What a session is started with.
 pub struct SessionParts {
-    /// Driver of its agent.
     pub agent: Arc<dyn AgentDriver>,
     /// Finds the agent's program when it has to be started again.
     pub locate: ProgramLocator,
@@ -105,7 +103,6 @@ pub struct SessionParts {
     pub conversation: Option<Box<dyn Conversation>>,
     /// Where it is stored.
     pub session_dir: Option<SessionDirectory>,
-    /// Limits.
     pub limits: SessionLimits,
 }
 

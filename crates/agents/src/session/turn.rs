@@ -18,7 +18,6 @@ pub struct TurnState {
 /// Follows a prompt.
 pub type TurnHandle = watch::Receiver<TurnState>;
 
-/// A queued prompt.
 pub(super) struct QueuedPrompt {
     pub(super) prompt: Prompt,
     /// Whether its id is the client's.

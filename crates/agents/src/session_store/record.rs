@@ -15,13 +15,11 @@ use crate::{
 pub struct SessionRecord {
     /// Id, chosen by the client.
     pub session_id: String,
-    /// Its agent.
     pub agent: AgentId,
     /// Build or plan.
     pub agent_mode: AgentMode,
     /// What the agent may do without asking.
     pub permission_mode: PermissionMode,
-    /// Model.
     pub model: Option<String>,
     /// Variant of the model.
     pub variant: Option<String>,
@@ -37,20 +35,16 @@ pub struct SessionRecord {
     pub updated_at: u64,
     /// Working directory.
     pub directory: PathBuf,
-    /// Title.
     pub title: Option<String>,
     /// Number of turns.
     pub turns: u64,
     /// Whether a turn was running.
     pub running: bool,
-    /// Queued prompts.
     pub queue: Vec<QueuedPromptRecord>,
 }
 
-/// A queued prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuedPromptRecord {
-    /// Its id.
     pub id: String,
     /// Text of the user.
     pub text: String,

@@ -107,12 +107,12 @@ async fn invalid_cors_flags_prevent_the_start() {
         assert!(output.contains("credentials are allowed only to origins that are named"), "{output}");
     }
     for (flag, value, words) in [
-        ("-O", "example.org", "is no origin"),
-        ("-O", "https://example.org/", "is no origin"),
-        ("-O", "https://example.org/page", "is no origin"),
-        ("-O", "https://h\u{e9}", "is no origin"),
-        ("-M", "G ET", "is no method"),
-        ("-A", "a b", "is no header"),
+        ("-O", "example.org", "is not a valid origin"),
+        ("-O", "https://example.org/", "is not a valid origin"),
+        ("-O", "https://example.org/page", "is not a valid origin"),
+        ("-O", "https://h\u{e9}", "is not a valid origin"),
+        ("-M", "G ET", "is not a valid method"),
+        ("-A", "a b", "is not a valid header name"),
     ] {
         let output = refused(program(&["--port", "0", "--no-token", flag, value])).await;
         assert!(output.contains(words), "{output}");

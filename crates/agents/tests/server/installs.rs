@@ -46,7 +46,7 @@ fn wanted() -> Value {
 #[tokio::test]
 async fn creating_a_session_installs_its_agent_once() {
     let registry = TestRegistry::start();
-    let name = format!("@anthropic-ai/claude-code-{}", AgentPlatform::here().unwrap());
+    let name = format!("@anthropic-ai/claude-code-{}", AgentPlatform::current().unwrap());
     let package = TestPackage::new(&name, VERSION, archive(&[("package/claude", &fake_claude())]));
     package.publish(&registry);
     let server = server(&registry, &[]).await;

@@ -7,9 +7,9 @@
 //! [`AuthorityRewriter`] accepts chunks of any size. It buffers one header block at a time, and at most
 //! [`MAX_HELD_BYTES`]; invalid input is passed through, to be rejected by the HTTP stack.
 
-mod block;
+mod hpack;
 
-use self::block::rewrite;
+use self::hpack::rewrite;
 
 /// The maximum size of the buffer: a header block with its frames. The HTTP stack rejects longer ones.
 pub(crate) const MAX_HELD_BYTES: usize = 24 * 1024;

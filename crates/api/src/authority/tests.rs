@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bolero::TypeGenerator;
 
-use super::block::rewrite;
+use super::hpack::rewrite;
 use super::*;
 
 /// The authority from gRPC's C core for a server at `/tmp/x/agboxd.sock`: a literal name, with indexing, without

@@ -120,7 +120,7 @@ pub(super) fn check<'a>(
     if !problems.is_empty() {
         return Err(ApplyError::Refused(problems));
     }
-    plan.spare();
+    plan.keep_nonempty_directories();
     for step in plan.steps.iter().filter(|step| !step.mode_only) {
         if let FileState::File { size, content: FileContent::Sha256(digest), .. } = &step.entry.after {
             kept.content(digest, *size)?;
@@ -136,7 +136,7 @@ pub(super) fn check<'a>(
 
 impl ApplyPlan<'_> {
     /// A directory stays if something in it is skipped.
-    fn spare(&mut self) {
+    fn keep_nonempty_directories(&mut self) {
         let above = |problem: &ApplyProblem| {
             let path = problem.path.as_bytes();
             let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
@@ -191,7 +191,7 @@ impl<'a> ApplyChecker<'a> {
             return Ok(EntryVerdict::Problem(ProblemReason::ForeignDirectory));
         }
         if let FileState::Symlink { target } = &entry.after
-            && (leaves(&entry.path, target) || self.leads_out(&entry.path, target))
+            && (leaves(&entry.path, target) || self.escapes_project(&entry.path, target))
         {
             return Ok(EntryVerdict::Problem(ProblemReason::LinkLeaves(target.clone())));
         }
@@ -212,7 +212,7 @@ impl<'a> ApplyChecker<'a> {
     }
 
     /// Whether a symlink would escape through others: existing ones, and new ones.
-    fn leads_out(&self, path: &RelativePath, target: &[u8]) -> bool {
+    fn escapes_project(&self, path: &RelativePath, target: &[u8]) -> bool {
         let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
         let (mut ways, mut left) = (vec![(path.directory().to_vec(), parts(target), 0)], MOST_WAYS);
         // A position that was reached before after as few links leads nowhere new: links in a circle would use up the limit.

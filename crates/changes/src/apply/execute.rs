@@ -161,9 +161,10 @@ impl<'a> ApplyTarget<'a> {
     }
 
     fn make_directory(&self, mode: u32) -> Result<(), PathError> {
-        let beside = self.beside(AtFlags::REMOVEDIR, |name| rustix::fs::mkdirat(&self.directory, name, Mode::RWXU))?;
+        let temporary =
+            self.create_temporary(AtFlags::REMOVEDIR, |name| rustix::fs::mkdirat(&self.directory, name, Mode::RWXU))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(&self.directory, &beside.name, flags, Mode::empty());
+        let made = rustix::fs::openat(&self.directory, &temporary.name, flags, Mode::empty());
         let made = made.map_err(self.failed("make"))?;
         // Another process may have replaced the directory.
         let meta = FileMetadata::of(&rustix::fs::fstat(&made).map_err(self.failed("look at"))?);
@@ -172,42 +173,43 @@ impl<'a> ApplyTarget<'a> {
             return Err(self.failed("make")(Errno::STALE));
         }
         self.hand_over(&made, mode)?;
-        beside.rename(self.name()).map_err(self.failed("make"))
+        temporary.rename(self.name()).map_err(self.failed("make"))
     }
 
     fn link(&self, target: &[u8]) -> Result<(), PathError> {
-        let beside = self
-            .beside(AtFlags::empty(), |name| rustix::fs::symlinkat(OsStr::from_bytes(target), &self.directory, name))?;
+        let temporary = self.create_temporary(AtFlags::empty(), |name| {
+            rustix::fs::symlinkat(OsStr::from_bytes(target), &self.directory, name)
+        })?;
         // The owner is set by handle already; by name it could be another file by now.
         if !self.credentials.is_root() {
             let (uid, gid) = self.credentials.owner();
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            rustix::fs::chownat(&self.directory, &beside.name, Some(uid), Some(gid), flags)
+            rustix::fs::chownat(&self.directory, &temporary.name, Some(uid), Some(gid), flags)
                 .map_err(self.failed("make"))?;
         }
-        beside.rename(self.name()).map_err(self.failed("make"))
+        temporary.rename(self.name()).map_err(self.failed("make"))
     }
 
     fn write(&self, kept: &SavedChanges, mode: u32, size: u64, digest: &ContentDigest) -> Result<(), ApplyError> {
         let from = kept.content(digest, size)?;
         let mut file = None;
-        let beside = self.beside(AtFlags::empty(), |name| {
+        let temporary = self.create_temporary(AtFlags::empty(), |name| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             file = Some(rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?);
             Ok(())
         })?;
         let file: std::fs::File = file.ok_or_else(|| self.failed("write")(Errno::BADF))?.into();
         if content::copy(&from, &file, size, &NEVER).map_err(self.failed("write"))? != Some(*digest) {
-            return Err(kept.damaged(format!("the content {digest} is another")).into());
+            return Err(kept.damaged(format!("the content does not match its digest {digest}")).into());
         }
         let file = OwnedFd::from(file);
         self.hand_over(&file, mode)?;
         rustix::fs::fsync(&file).map_err(self.failed("write"))?;
-        Ok(beside.rename(self.name()).map_err(self.failed("write"))?)
+        Ok(temporary.rename(self.name()).map_err(self.failed("write"))?)
     }
 
     /// Creates a temporary file with the owner's rights, under an unpredictable name.
-    fn beside(
+    fn create_temporary(
         &self,
         flags: AtFlags,
         mut make: impl FnMut(&str) -> Result<(), Errno>,

@@ -34,7 +34,6 @@ pub enum ProblemReason {
     OtherFileSystem,
     /// It is a symlink that would escape.
     LinkLeaves(Vec<u8>),
-    /// It is a mount point.
     MountPoint,
     /// Its directory has another owner than the project, and the caller is root.
     ForeignDirectory,

@@ -103,9 +103,9 @@ impl CommandReader {
         while let [word, behind @ ..] = rest {
             if let Some((name, value)) = assignment(word) {
                 self.assigned(name, value);
-                self.inner(value, depth);
+                self.parse_nested_command(value, depth);
             } else if ProgramKind::of(word) == ProgramKind::Wrapper {
-                behind.iter().for_each(|word| self.inner(word, depth));
+                behind.iter().for_each(|word| self.parse_nested_command(word, depth));
                 // Its options precede the command, and some have values.
                 let start = behind.iter().position(|word| {
                     assignment(word).is_some()
@@ -126,7 +126,7 @@ impl CommandReader {
     }
 
     /// A word may be a command itself, like that of `sh -c`.
-    fn inner(&mut self, word: &[u8], depth: usize) {
+    fn parse_nested_command(&mut self, word: &[u8], depth: usize) {
         if depth < MAX_DEPTH && word.iter().any(|byte| byte.is_ascii_whitespace() || b";|&".contains(byte)) {
             self.script(word, depth + 1);
         }
@@ -135,7 +135,7 @@ impl CommandReader {
     fn program(&mut self, word: &[u8], arguments: &[Vec<u8>], depth: usize) {
         let name = last(word);
         if ProgramKind::of(word) != ProgramKind::Harmless || name == b"git" {
-            arguments.iter().for_each(|word| self.inner(word, depth));
+            arguments.iter().for_each(|word| self.parse_nested_command(word, depth));
         }
         if name == b"git" {
             // Its own options name directories of hooks and of programs: `-c core.hooksPath=DIR`, `--exec-path=DIR`.
@@ -152,7 +152,7 @@ impl CommandReader {
             // The arguments of the caller are not checked here; a variable may expand to any of these words.
             self.open |= !is_argument(name);
         } else if word.contains(&b'/') {
-            self.uncertain(word, false);
+            self.add_unresolved_path(word, false);
         } else {
             self.loads.programs.insert(word.to_vec());
             if self.path {
@@ -225,19 +225,19 @@ impl CommandReader {
             (true, false) => {
                 self.path(word, NamedExtent::Module);
                 // A module is searched in more directories than this one.
-                self.uncertain(word, true);
+                self.add_unresolved_path(word, true);
                 if behind_option {
                     self.module(last(word));
                     let parts = word.split(|byte| b".:".contains(byte));
                     parts.filter(|_| !word.contains(&b'/')).for_each(|part| self.module(part));
                 }
             }
-            (false, false) => self.uncertain(word, false),
+            (false, false) => self.add_unresolved_path(word, false),
         }
     }
 
     /// A path that only the shell can resolve: its name counts at any path, and so does everything below its known prefix.
-    fn uncertain(&mut self, word: &[u8], module: bool) {
+    fn add_unresolved_path(&mut self, word: &[u8], module: bool) {
         let expands = |part: &[u8]| part.iter().any(|byte| b"*?[{$".contains(byte));
         if !self.loose && !expands(word) {
             return;

@@ -1,6 +1,5 @@
 //! The format of git's configuration, parsed without git: git runs commands of the configuration of a repository that it opens.
 
-/// A setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GitSetting {
     /// Section, subsection and name, joined by dots; section and name in lower case.

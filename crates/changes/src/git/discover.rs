@@ -11,10 +11,10 @@ use super::command::{LoadedFiles, is_name};
 use super::config::{self, GitSetting};
 use super::environment::{GitEnvironment, has_program};
 use super::host_path::{HostPaths, ResolvedPath, above, parent, under};
-use super::loose::LooseNames;
 use super::names::is_git;
 use super::programs::{ProgramKind, is_node};
-use super::settings::{SettingKind, command, meaning};
+use super::settings::{SettingKind, command, setting_kind};
+use super::unanchored_names::UnanchoredNames;
 use super::{NamedExtent, NamedPath, RepositoryParts, fold};
 use crate::collect::MOST;
 use crate::escape::EscapedName;
@@ -31,13 +31,13 @@ const MOST_BASES: usize = 32;
 
 /// The result of a discovery.
 #[derive(Debug, Default)]
-pub(super) struct DiscoveryResult {
+pub(super) struct GitSettingsScan {
     /// Git directories of the project that have another name; the project itself is empty. In lower case.
     pub(super) directories: HashSet<Vec<u8>>,
     /// The paths in the project that settings name, in lower case.
     pub(super) named: BTreeMap<Vec<u8>, NamedPath>,
     /// The names that settings refer to at any path.
-    pub(super) loose: LooseNames,
+    pub(super) unanchored: UnanchoredNames,
 }
 
 /// A git directory, and the base of relative paths in its settings. All are paths of the host.
@@ -49,16 +49,16 @@ struct GitRepository {
 struct RepositoryDiscovery<'a> {
     host: HostPaths<'a>,
     environment: GitEnvironment,
-    found: DiscoveryResult,
+    found: GitSettingsScan,
 }
 
 /// Finds every repository in the project, and those that contain the project.
-pub(super) fn discover(project: &Project) -> Result<DiscoveryResult, PathError> {
+pub(super) fn discover(project: &Project) -> Result<GitSettingsScan, PathError> {
     let environment = GitEnvironment::of_caller(project.owner().0);
     let mut discovery =
-        RepositoryDiscovery { host: HostPaths::new(project), environment, found: DiscoveryResult::default() };
+        RepositoryDiscovery { host: HostPaths::new(project), environment, found: GitSettingsScan::default() };
     let mut repositories = discovery.inside()?;
-    repositories.extend(discovery.around());
+    repositories.extend(discovery.enclosing_repositories());
     let mut bases = Vec::new();
     for repository in repositories {
         bases.extend(discovery.repository(&repository)?);
@@ -110,7 +110,7 @@ impl RepositoryDiscovery<'_> {
     }
 
     /// The repositories that contain the project.
-    fn around(&mut self) -> Vec<GitRepository> {
+    fn enclosing_repositories(&mut self) -> Vec<GitRepository> {
         let mut found = Vec::new();
         let path = self.host.project.path().to_owned();
         if path.components().any(|part| is_git(part.as_os_str().as_bytes())) {
@@ -158,7 +158,7 @@ impl RepositoryDiscovery<'_> {
             self.settings(&file, 0, &mut HashSet::new(), &mut settings)?;
         }
         for (_, setting) in &settings {
-            if meaning(&setting.key) == SettingKind::WorkTree {
+            if setting_kind(&setting.key) == SettingKind::WorkTree {
                 bases.push(under(&directory, &setting.value));
             }
         }
@@ -182,7 +182,7 @@ impl RepositoryDiscovery<'_> {
 
     /// Hooks that are links into the project.
     fn hooks_in(&mut self, hooks: &[u8]) -> Result<(), PathError> {
-        let names: Vec<Vec<u8>> = match self.host.inner(hooks) {
+        let names: Vec<Vec<u8>> = match self.host.relative_to_project(hooks) {
             Some(path) => match self.host.project.tree().directory(&path) {
                 Ok(directory) => {
                     crate::confined_tree::names_in(&directory, u64::MAX).map_err(PathError::at("list", &path))?
@@ -215,7 +215,7 @@ impl RepositoryDiscovery<'_> {
         let Some(bytes) = self.host.read(file)? else { return Ok(()) };
         let shown = self.host.shown(file);
         for setting in config::parse(&bytes) {
-            if meaning(&setting.key) == SettingKind::Include {
+            if setting_kind(&setting.key) == SettingKind::Include {
                 self.include(file, &setting, &shown, depth, visited, into)?;
             } else {
                 into.push((shown.clone(), setting));
@@ -246,7 +246,7 @@ impl RepositoryDiscovery<'_> {
     fn named_by(&mut self, settings: &[(String, GitSetting)], bases: &[Vec<u8>]) {
         for (file, setting) in settings {
             let by = names_it(setting, file);
-            if meaning(&setting.key) == SettingKind::Path && !setting.value.is_empty() {
+            if setting_kind(&setting.key) == SettingKind::Path && !setting.value.is_empty() {
                 for path in self.expanded(&setting.value, &by) {
                     bases.iter().for_each(|base| self.path(&under(base, &path), setting, &by));
                 }
@@ -287,27 +287,29 @@ impl RepositoryDiscovery<'_> {
         }
         for directory in &loads.shadows {
             for place in &places {
-                if let Some(inner) = self.host.inner(&self.host.resolve(&under(place, directory)).end) {
-                    self.found.loose.add_shadow(&inner, by);
+                if let Some(inner) = self.host.relative_to_project(&self.host.resolve(&under(place, directory)).end) {
+                    self.found.unanchored.add_shadow(&inner, by);
                 }
             }
         }
         for program in &loads.programs {
-            if !self.is_elsewhere(program, by, bases)
+            if !self.is_outside_project(program, by, bases)
                 && ProgramKind::of(program) == ProgramKind::Other
                 && is_name(program)
             {
-                self.found.loose.add(program, false, by);
+                self.found.unanchored.add(program, false, by);
             }
         }
-        loads.names.iter().for_each(|name| self.found.loose.add(name, false, by));
-        loads.modules.iter().for_each(|name| self.found.loose.add(name, true, by));
+        loads.names.iter().for_each(|name| self.found.unanchored.add(name, false, by));
+        loads.modules.iter().for_each(|name| self.found.unanchored.add(name, true, by));
     }
 
     /// Whether a program is found outside the project. Candidates in the project that precede it are named.
-    fn is_elsewhere(&mut self, program: &[u8], by: &str, bases: &[Vec<u8>]) -> bool {
+    fn is_outside_project(&mut self, program: &[u8], by: &str, bases: &[Vec<u8>]) -> bool {
         for directory in self.environment.path() {
-            if directory.starts_with(b"/") && self.host.inner(&self.host.resolve(&directory).end).is_none() {
+            if directory.starts_with(b"/")
+                && self.host.relative_to_project(&self.host.resolve(&directory).end).is_none()
+            {
                 if has_program(&directory, program) {
                     return true;
                 }
@@ -334,7 +336,7 @@ impl RepositoryDiscovery<'_> {
             self.settings(&file, 0, &mut HashSet::new(), &mut settings)?;
         }
         for (place, setting) in self.environment.settings() {
-            if meaning(&setting.key) == SettingKind::Include {
+            if setting_kind(&setting.key) == SettingKind::Include {
                 let file = join(&self.host.root, b".");
                 self.include(&file, &setting, &place, 0, &mut HashSet::new(), &mut settings)?;
             } else {
@@ -347,7 +349,7 @@ impl RepositoryDiscovery<'_> {
 
     /// A git directory that a `.git` file points to. It counts even if a part of it is missing.
     fn git_directory(&mut self, path: &[u8], by: &str) {
-        match self.host.inner(&self.host.resolve(path).end) {
+        match self.host.relative_to_project(&self.host.resolve(path).end) {
             Some(inner) if inner.is_empty() => {
                 self.name_file(path, by, NamedExtent::Whole);
                 self.found.directories.insert(inner);
@@ -376,7 +378,9 @@ impl RepositoryDiscovery<'_> {
         self.interpreter(&end, by);
         let depends_on = depends_on.into_iter().map(|turn| (turn, NamedExtent::Only, false));
         for (path, extent, project) in depends_on.chain([(end, extent, project)]) {
-            let Some(inner) = self.host.inner(&path).filter(|inner| project || !inner.is_empty()) else { continue };
+            let Some(inner) = self.host.relative_to_project(&path).filter(|inner| project || !inner.is_empty()) else {
+                continue;
+            };
             let named = self.found.named.entry(fold(&inner));
             let named = named.or_insert_with(|| NamedPath { by: by.to_owned(), extent });
             named.extent = named.extent.max(extent);
@@ -385,17 +389,17 @@ impl RepositoryDiscovery<'_> {
 
     /// The first line of a script of the project names its interpreter, which loads modules from beside it.
     fn interpreter(&mut self, path: &[u8], by: &str) {
-        let Some(inner) = self.host.inner(path).filter(|inner| !inner.is_empty()) else { return };
+        let Some(inner) = self.host.relative_to_project(path).filter(|inner| !inner.is_empty()) else { return };
         let Ok(Some(text)) = self.host.read(path) else { return };
         let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let Some(line) = first.strip_prefix(b"#!") else { return };
         for word in line.split(|byte| byte.is_ascii_whitespace() || *byte == b'/') {
             if ProgramKind::of(word) == ProgramKind::Python {
                 let end = inner.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-                self.found.loose.add_shadow(inner.get(..end).unwrap_or_default(), by);
+                self.found.unanchored.add_shadow(inner.get(..end).unwrap_or_default(), by);
             }
             if is_node(word) {
-                self.found.loose.add(b"node_modules", true, by);
+                self.found.unanchored.add(b"node_modules", true, by);
             }
         }
     }
@@ -403,7 +407,7 @@ impl RepositoryDiscovery<'_> {
     /// The same for the target of a link.
     fn name_target(&mut self, path: &[u8], by: &str) {
         let way = self.host.resolve(path);
-        if way.links > 0 && self.host.inner(&way.end).is_some_and(|inner| !inner.is_empty()) {
+        if way.links > 0 && self.host.relative_to_project(&way.end).is_some_and(|inner| !inner.is_empty()) {
             self.name_resolved(way, by, NamedExtent::Whole, true);
         }
     }
@@ -413,7 +417,7 @@ impl RepositoryDiscovery<'_> {
     fn expanded(&mut self, path: &[u8], by: &str) -> Vec<Vec<u8>> {
         self.environment.expanded(path).unwrap_or_else(|| {
             let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
-            self.found.loose.add(name, true, by);
+            self.found.unanchored.add(name, true, by);
             Vec::new()
         })
     }

@@ -67,7 +67,7 @@ impl GitEnvironment {
         lines.filter_map(home).collect()
     }
 
-    /// A path with `~` or `~user` as each home that it may mean; none if the user is not known here.
+    /// Expands `~` or `~user` to every possible home; `None` if the user is unknown.
     pub(super) fn expanded(&self, path: &[u8]) -> Option<Vec<Vec<u8>>> {
         let Some(rest) = path.strip_prefix(b"~") else { return Some(vec![path.to_vec()]) };
         let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());

@@ -52,7 +52,8 @@ impl<'a> HostPaths<'a> {
             match part.as_slice() {
                 b"" | b"." => continue,
                 b".." => {
-                    if self.inner(&way.end).is_some_and(|inner| !inner.is_empty()) && !way.depends_on.contains(&way.end)
+                    if self.relative_to_project(&way.end).is_some_and(|inner| !inner.is_empty())
+                        && !way.depends_on.contains(&way.end)
                     {
                         way.depends_on.push(way.end.clone());
                     }
@@ -78,7 +79,7 @@ impl<'a> HostPaths<'a> {
     }
 
     fn link(&self, path: &[u8]) -> Option<Vec<u8>> {
-        match self.inner(path) {
+        match self.relative_to_project(path) {
             Some(inner) => self.project.tree().target(&RelativePath::new(inner).ok()?).ok(),
             None => std::fs::read_link(Path::new(OsStr::from_bytes(path)))
                 .ok()
@@ -89,7 +90,7 @@ impl<'a> HostPaths<'a> {
     /// The content of a file of the host or the project; none if it is not a readable file.
     pub(super) fn read(&self, path: &[u8]) -> Result<Option<Vec<u8>>, PathError> {
         let end = self.resolve(path).end;
-        let file = match self.inner(&end) {
+        let file = match self.relative_to_project(&end) {
             Some(inner) => RelativePath::new(inner).ok().and_then(|inner| self.project.tree().file(&inner).ok()),
             None => open_regular(&end).ok(),
         };
@@ -102,13 +103,13 @@ impl<'a> HostPaths<'a> {
         Ok(Some(bytes))
     }
 
-    /// A path of the project as one of the host.
+    /// Converts a project path to a host path.
     pub(super) fn outside(&self, path: &[u8]) -> Vec<u8> {
         if path.is_empty() { self.root.clone() } else { under(&self.root, path) }
     }
 
     /// A path of the host relative to the project, if it is in it; the project itself is empty.
-    pub(super) fn inner(&self, path: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn relative_to_project(&self, path: &[u8]) -> Option<Vec<u8>> {
         let rest = if self.root == b"/" { path } else { path.strip_prefix(self.root.as_slice())? };
         match rest.first() {
             None => Some(Vec::new()),
@@ -119,7 +120,7 @@ impl<'a> HostPaths<'a> {
 
     /// A path for display: relative to the project, if it is in it.
     pub(super) fn shown(&self, path: &[u8]) -> String {
-        let inner = self.inner(path).filter(|inner| !inner.is_empty());
+        let inner = self.relative_to_project(path).filter(|inner| !inner.is_empty());
         EscapedName(inner.as_deref().unwrap_or(path)).to_string()
     }
 }

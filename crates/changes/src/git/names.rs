@@ -38,7 +38,7 @@ const OWN: [&str; 32] = [
 
 /// Whether a name is `.git` to git, or to a file system with other spellings of the same name.
 pub(crate) fn is_git(name: &[u8]) -> bool {
-    let observed = visible(name);
+    let observed = strip_ignored_characters(name);
     // The part after a colon names a stream of the file, and dots and spaces at the end are ignored.
     let stem = observed.split(|byte| *byte == b':').next().unwrap_or_default();
     let end = stem.iter().rposition(|byte| !matches!(byte, b'.' | b' ')).map_or(0, |last| last + 1);
@@ -52,7 +52,7 @@ pub(super) fn is_own(name: &[u8]) -> bool {
 }
 
 /// A name without the characters that HFS+ ignores.
-fn visible(name: &[u8]) -> Vec<u8> {
+fn strip_ignored_characters(name: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
     let unseen = |character: &char| matches!(character, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
     text.chars().filter(|character| !unseen(character)).collect::<String>().into_bytes()

@@ -2,7 +2,6 @@
 
 use super::config::GitSetting;
 
-/// The kind of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SettingKind {
     /// A directory or file that is run or read as configuration.
@@ -42,7 +41,7 @@ const PLAIN_NAMES: [&str; 12] =
     ["url", "fetch", "push", "pushurl", "mirror", "tagopt", "prune", "active", "branch", "path", "ignore", "promisor"];
 
 /// The kind of a setting. An unknown one may be a command: other tools also store theirs there.
-pub(super) fn meaning(key: &str) -> SettingKind {
+pub(super) fn setting_kind(key: &str) -> SettingKind {
     let section = key.split('.').next().unwrap_or_default();
     let name = key.rsplit('.').next().unwrap_or_default();
     match (section, name) {
@@ -84,7 +83,7 @@ const RUN: [&str; 20] = [
 pub(super) fn command(setting: &GitSetting) -> Option<(Vec<u8>, bool)> {
     let GitSetting { key, value } = setting;
     let name = key.rsplit('.').next().unwrap_or_default();
-    match meaning(key) {
+    match setting_kind(key) {
         SettingKind::Path | SettingKind::Include | SettingKind::WorkTree => None,
         SettingKind::Plain => {
             // `url.ext::….insteadOf` has the command in its key.
@@ -141,7 +140,7 @@ mod tests {
             ("branch.main.merge", SettingKind::Plain),
             ("something.new", SettingKind::Command),
         ] {
-            assert_eq!(meaning(key), expected, "{key}");
+            assert_eq!(setting_kind(key), expected, "{key}");
         }
     }
 

@@ -310,7 +310,7 @@ fn a_failed_apply_reports_its_progress_and_resumes_when_run_again() {
     assert_eq!(
         apply(&kept).unwrap_err().to_string(),
         format!(
-            "the changes named kept are damaged: the content {digest} is another; 1 of 3 changes were made before \
+            "the changes named kept are damaged: the content does not match its digest {digest}; 1 of 3 changes were made before \
              that; run it again to continue"
         )
     );

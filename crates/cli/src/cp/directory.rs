@@ -14,7 +14,6 @@ use super::file_name::FileName;
 /// How many temporary names are tried.
 const TRIES: usize = 16;
 
-/// A directory of the host.
 #[derive(Debug)]
 pub(crate) struct HostDirectory {
     handle: OwnedFd,

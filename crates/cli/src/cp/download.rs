@@ -140,7 +140,7 @@ async fn one(
                 (files.clone(), Arc::clone(target), name.clone(), entry.size <= SMALL_FILE);
             let transfer = async move {
                 match file(&files, &path, &target, &name, attributes, small).await {
-                    Err(_) if !is_exact(&path) => Ok(TransferOutcome::OmittedReason(path, OmittedReason::NotUtf8)),
+                    Err(_) if !is_exact(&path) => Ok(TransferOutcome::Skipped { path, reason: OmittedReason::NotUtf8 }),
                     copied => copied.map(TransferOutcome::Copied),
                 }
             };

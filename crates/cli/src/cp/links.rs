@@ -14,7 +14,6 @@ pub(super) const LINK_NOT_FOLLOWED: &str = "link_not_followed";
 pub(super) const ERRNO: &str = "ELOOP";
 /// Why a link that is the source itself is not copied.
 pub(super) const SOURCE_IS_LINK: &str = "it is a symbolic link, and its target is not copied with it";
-/// The hint for it.
 pub(super) const FOLLOW_HINT: &str = "copy its target: carrel cp --follow-link";
 /// The hint for skipped links.
 pub(super) const OMITTED_HINT: &str = "copy the target of such a link by its own path, or with --follow-link";

@@ -20,8 +20,10 @@ pub(super) struct Transfers(JoinSet<Result<TransferOutcome, Failure>>);
 pub(super) enum TransferOutcome {
     /// Its length.
     Copied(u64),
-    /// Its path, and why it was skipped.
-    OmittedReason(String, OmittedReason),
+    Skipped {
+        path: String,
+        reason: OmittedReason,
+    },
 }
 
 // === impl Transfers ===
@@ -55,7 +57,7 @@ impl Transfers {
                     report.files += 1;
                     report.bytes += bytes;
                 }
-                TransferOutcome::OmittedReason(path, why) => report.omit(path, why),
+                TransferOutcome::Skipped { path, reason } => report.omit(path, reason),
             },
             Some(Err(error)) => return Err(failed(error)),
             None => {}

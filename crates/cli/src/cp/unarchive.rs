@@ -31,7 +31,6 @@ enum TarReaderMessage {
     Data(Bytes),
 }
 
-/// An entry of an archive.
 struct ArchiveEntry {
     path: Vec<u8>,
     kind: EntryType,

@@ -16,7 +16,6 @@ pub(crate) fn reason(status: &Status) -> Option<String> {
     status.get_details_error_info().map(|info| info.reason)
 }
 
-/// The failure for a status.
 pub(crate) fn status_failure(status: &Status) -> Failure {
     let reason = reason(status);
     let code = match (reason.as_deref(), status.code()) {

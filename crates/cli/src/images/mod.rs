@@ -110,7 +110,6 @@ fn pull(arguments: &ImagePullArguments, json: bool) -> Result<u8, Failure> {
     failures.finish(FAILED)
 }
 
-/// Prints an image.
 fn print_image(stored: &StoredImage, json: bool) -> Result<(), Failure> {
     let text = if json { crate::json::line(&list::object(stored)) } else { format!("{}\n", stored.digest) };
     crate::write_stdout(text.as_bytes()).map(drop)

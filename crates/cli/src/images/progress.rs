@@ -38,7 +38,6 @@ struct ProgressState {
     sum: Option<ProgressBar>,
 }
 
-/// The progress of one layer.
 struct LayerProgress {
     name: String,
     size: u64,

@@ -142,7 +142,6 @@ impl DaemonExec<'_> {
     }
 }
 
-/// The request for a command.
 fn request(sandbox: &str, job: &str, command: &JobCommand) -> StartExecRequest {
     // The daemon sets HOME itself.
     let given = command.env.iter().skip(1).filter_map(|variable| variable.split_once('='));

@@ -43,7 +43,6 @@ pub(super) struct ExecPlan<'a> {
     daemon: Option<DaemonClient>,
 }
 
-/// Defaults of a command.
 #[derive(Debug, Default)]
 struct CommandDefaults {
     env: Vec<String>,
@@ -138,7 +137,7 @@ impl<'a> ExecPlan<'a> {
             terminal: self.command.tty,
             keys: self.keys.clone(),
             input,
-            // The same command resend: what it was given of its input is not given twice. What is typed is never the same.
+            // A retry skips input that the job already received, except on a terminal.
             resend: !created && !self.command.tty,
             end: InputEnd::Close,
             timeout: self.arguments.timeout.filter(|_| created).map(|time| time.0),

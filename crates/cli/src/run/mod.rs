@@ -36,7 +36,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The grace period of a command after an interruption.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct RunResult {
     ending: SessionEnding,

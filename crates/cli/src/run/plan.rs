@@ -45,7 +45,6 @@ pub(crate) struct RunPlan {
     pub(crate) copies: Vec<HostCopy>,
     /// The directory of running sandboxes.
     pub(crate) sandboxes: PathBuf,
-    /// Keys that detach.
     pub(crate) keys: DetachKeys,
     /// Held while the image is in use.
     image: Image,
@@ -78,7 +77,6 @@ impl RunPlan {
     }
 }
 
-/// The command as a job.
 fn command(arguments: &RunArguments, image: &Image) -> Result<JobCommand, Failure> {
     let workspace = || arguments.project.is_some().then(|| WORKSPACE.to_owned());
     let terminal = TerminalSize::requested(arguments.tty, arguments.no_tty);

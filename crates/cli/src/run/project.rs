@@ -22,7 +22,6 @@ use crate::usage;
 /// How many changes are listed; `carrel diff --stat` lists all.
 const LISTED: usize = 20;
 
-/// The project of a run.
 #[derive(Debug)]
 pub(crate) struct RunProject {
     project: Project,
@@ -208,7 +207,6 @@ impl ProjectChanges {
     }
 }
 
-/// A summary as JSON.
 pub(crate) fn summary(summary: &ChangeSummary) -> serde_json::Value {
     let ChangeSummary { added, modified, deleted, directories, skipped, git, marked, bytes } = summary;
     json!({

@@ -116,7 +116,7 @@ impl SandboxEdit {
     }
 
     /// Whether this change records the end of an exec.
-    pub(super) fn ends(&self, exec: &Exec) -> bool {
+    pub(super) fn records_end_of(&self, exec: &Exec) -> bool {
         self.change.execs.iter().any(|change| matches!(change, ExecChange::Known(known) if known.id == exec.id))
     }
 }

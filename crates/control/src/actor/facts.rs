@@ -6,7 +6,7 @@ use carrel_store::Timestamp;
 use tokio::time::Instant;
 
 use super::edit::SandboxEdit;
-use super::pause::PauseDetails;
+use super::pause::PauseCauseRecord;
 use super::{Actor, ActorStopped, CommandState, IncarnationEnd};
 use crate::codes::{cause, error_code};
 use crate::control::place;
@@ -77,7 +77,7 @@ impl Actor {
                 Fact::ExecEnded { how: How::SandboxEnded, .. } if is_ready && end.is_none() => {}
                 Fact::ExecEnded { exec, how } => {
                     // After a crash, the end of an exec is replayed.
-                    if let Some(exec) = self.execs.get(&exec).filter(|exec| !edit.ends(exec)) {
+                    if let Some(exec) = self.execs.get(&exec).filter(|exec| !edit.records_end_of(exec)) {
                         edit.end_exec(exec, &how, at);
                         self.idle.since = Instant::now();
                         edit.sandbox().active_at = edit.now();
@@ -88,7 +88,7 @@ impl Actor {
                     self.pause_changed(
                         &mut edit,
                         at,
-                        Some(PauseDetails::new(cause, message)),
+                        Some(PauseCauseRecord::new(cause, message)),
                         is_ready && end.is_none(),
                     );
                 }
@@ -201,7 +201,7 @@ impl Actor {
     /// Ends the execs whose end was not reported.
     pub(super) fn end_execs(&self, edit: &mut SandboxEdit) {
         for exec in self.execs.values() {
-            if !edit.ends(exec) {
+            if !edit.records_end_of(exec) {
                 edit.end_exec(exec, &How::SandboxEnded, edit.now());
             }
         }

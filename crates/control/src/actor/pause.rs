@@ -16,20 +16,19 @@ pub(super) enum PauseState {
     /// Unknown until it is read from the log, which an earlier daemon wrote.
     Recorded,
     Unpaused,
-    Paused(PauseDetails),
+    Paused(PauseCauseRecord),
 }
 
-/// The cause of a pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PauseDetails {
+pub(super) struct PauseCauseRecord {
     /// From [`PauseCause::as_str`].
     cause: String,
     message: String,
 }
 
-// === impl PauseDetails ===
+// === impl PauseCauseRecord ===
 
-impl PauseDetails {
+impl PauseCauseRecord {
     pub(super) fn new(cause: PauseCause, message: String) -> Self {
         Self { cause: cause.as_str().to_owned(), message }
     }
@@ -52,7 +51,7 @@ impl Actor {
         &mut self,
         edit: &mut SandboxEdit,
         at: Timestamp,
-        pause: Option<PauseDetails>,
+        pause: Option<PauseCauseRecord>,
         is_ready: bool,
     ) {
         // Facts that precede the exit of a command may be replayed after a restart of the daemon.
@@ -60,7 +59,7 @@ impl Actor {
         if is_ready && !is_logged {
             let (kind, pause) = match &pause {
                 Some(pause) => (EventType::SandboxPaused, pause.clone()),
-                None => (EventType::SandboxUnpaused, PauseDetails { cause: String::new(), message: String::new() }),
+                None => (EventType::SandboxUnpaused, PauseCauseRecord { cause: String::new(), message: String::new() }),
             };
             let (reason, error_message) = (pause.cause, pause.message);
             let details =
@@ -85,7 +84,7 @@ impl Actor {
             for event in &some {
                 match (event.kind, &event.details) {
                     (EventType::SandboxPaused, EventDetails::Phase { reason, error_message, .. }) => {
-                        let pause = PauseDetails { cause: reason.clone(), message: error_message.clone() };
+                        let pause = PauseCauseRecord { cause: reason.clone(), message: error_message.clone() };
                         (self.pause, self.pause_logged_until) = (PauseState::Paused(pause), Some(event.at));
                     }
                     (EventType::SandboxUnpaused, _) => {

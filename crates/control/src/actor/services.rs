@@ -1,4 +1,4 @@
-//! Reports the health of the services of a sandbox. A service that stays as it is is reported once.
+//! Reports the health of the services of a sandbox. An unchanged state is reported once.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::edit::phase_details;
-use super::pause::{PauseDetails, PauseState};
+use super::pause::{PauseCauseRecord, PauseState};
 use super::requests::provider_failed;
 use super::restart::ResumePermit;
 use super::services::ServiceReport;
@@ -405,7 +405,7 @@ impl Actor {
     /// Answers a pause request. Later requests see the new state before the supervisor reports it.
     fn pause_done(&mut self, PauseResult { incarnation, paused, done, answer }: PauseResult) {
         if done.is_ok() && incarnation == self.sandbox.incarnation {
-            let pause = PauseDetails::new(PauseCause::User, String::new());
+            let pause = PauseCauseRecord::new(PauseCause::User, String::new());
             self.pause = if paused { PauseState::Paused(pause) } else { PauseState::Unpaused };
         }
         let _left = answer.send(done.map(|()| Acceptance::Changed).map_err(|error| provider_failed(&error)));

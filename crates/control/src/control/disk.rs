@@ -21,7 +21,6 @@ pub struct DiskAccess {
 // === impl DiskAccess ===
 
 impl DiskAccess {
-    /// The agent's socket.
     pub fn agent_socket(&self) -> &Path {
         &self.agent_socket
     }

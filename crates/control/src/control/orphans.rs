@@ -18,7 +18,7 @@ use crate::spec::Spec;
 impl Control {
     /// Lists orphans, the oldest first.
     pub async fn orphans(&self, caller: &Caller) -> Result<Vec<Orphan>, Refusal> {
-        trusted(caller)?;
+        require_trusted(caller)?;
         self.0.check_home()?;
         let mut found =
             self.0.provider.orphans(&self.in_use_source()).await.map_err(|error| provider_failed(&error))?;
@@ -178,7 +178,7 @@ impl ControlInner {
     }
 }
 
-fn trusted(caller: &Caller) -> Result<(), Refusal> {
+fn require_trusted(caller: &Caller) -> Result<(), Refusal> {
     if caller.trusted {
         return Ok(());
     }

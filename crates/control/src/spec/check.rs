@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use carrel_image::ImageRef;
 use carrel_store::Pairs;
 
-use super::identity::HostIds;
+use super::caller_access::HostIds;
 use super::source::{self, HostAccess, LinkPolicy, SourceKind, SourcePathError};
 use super::units::{self, quoted};
 use super::{CopySpec, DraftCopy, DraftMount, DraftPort, Host, Limits, Mount, Port, Spec, SpecDraft, services, tools};

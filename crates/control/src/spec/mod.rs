@@ -1,8 +1,8 @@
 //! The spec of a sandbox: as requested, and as validated.
 
+mod caller_access;
 mod check;
 mod host;
-mod identity;
 mod merge;
 mod services;
 mod source;
@@ -18,14 +18,13 @@ use std::time::Duration;
 use carrel_store::Pairs;
 use serde::{Deserialize, Serialize};
 
+pub use self::caller_access::HostIds;
 pub use self::host::Host;
-pub use self::identity::HostIds;
 pub use self::source::{check_image, open_source};
 
 /// A spec as a client or a file requests it, not validated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpecDraft {
-    /// The image.
     pub image: String,
     /// Directories and files of the host to mount.
     pub mounts: Vec<DraftMount>,
@@ -35,7 +34,6 @@ pub struct SpecDraft {
     pub builtin_tools: Vec<String>,
     /// Services of the sandbox.
     pub services: Vec<DraftService>,
-    /// Labels.
     pub labels: Pairs,
     /// The environment.
     pub envs: Pairs,
@@ -47,9 +45,7 @@ pub struct SpecDraft {
     pub command: Vec<String>,
     /// The number of processors.
     pub cpu_limit: String,
-    /// The memory limit.
     pub memory_limit: String,
-    /// The disk limit.
     pub disk_limit: String,
     /// Graphics processors.
     pub gpus: String,
@@ -93,7 +89,6 @@ pub struct DraftCopy {
 pub struct DraftPort {
     /// The port in the sandbox.
     pub container_port: u32,
-    /// The port on the host.
     pub host_port: u32,
     /// The number of the protocol: 0 is TCP, 1 UDP, 2 SCTP.
     pub protocol: i32,
@@ -102,9 +97,7 @@ pub struct DraftPort {
 /// A service as requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DraftService {
-    /// The name.
     pub name: String,
-    /// The image.
     pub image: String,
     /// The environment.
     pub envs: Pairs,
@@ -112,13 +105,10 @@ pub struct DraftService {
     pub healthcheck: Option<DraftHealthcheck>,
     /// The command that runs in the sandbox when the service is healthy.
     pub post_start_on_primary: Vec<String>,
-    /// The command of the service.
     pub command: Vec<String>,
     /// The number of processors.
     pub cpu_limit: String,
-    /// The memory limit.
     pub memory_limit: String,
-    /// The disk limit.
     pub disk_limit: String,
 }
 
@@ -153,7 +143,6 @@ pub struct Spec {
     pub builtin_tools: Vec<String>,
     /// Services of the sandbox.
     pub services: Vec<Service>,
-    /// Labels.
     pub labels: Pairs,
     /// The environment, including that of tools.
     pub envs: Pairs,
@@ -231,9 +220,7 @@ pub struct Port {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// The name.
     pub name: String,
-    /// The image.
     pub image: String,
     /// The environment.
     pub envs: Pairs,
@@ -241,7 +228,6 @@ pub struct Service {
     pub healthcheck: Option<Healthcheck>,
     /// The command that runs in the sandbox when the service is healthy.
     pub post_start_on_primary: Vec<String>,
-    /// The command of the service.
     pub command: Vec<String>,
     /// The requested number of processors.
     pub cpu_limit: String,

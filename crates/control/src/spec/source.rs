@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::Host;
-use super::identity::HostIds;
+use super::caller_access::HostIds;
 use super::units::quoted;
 use crate::{Code, Refusal};
 
@@ -43,7 +43,6 @@ pub(super) struct HostAccess<'a> {
 pub(super) enum SourcePathError {
     /// It does not exist.
     Missing,
-    /// It is a link.
     Link,
     /// The caller is not allowed to use it.
     Forbidden,
@@ -68,7 +67,6 @@ pub(super) enum SourcePathError {
 pub(super) enum LinkPolicy {
     /// Refuse it.
     Reject,
-    /// Follow it.
     Follow,
 }
 

@@ -14,7 +14,6 @@ use crate::Refusal;
 enum ToolSource {
     /// Below the operator's home.
     Home(&'static str),
-    /// The SSH agent.
     SshAgent,
     /// The sound server.
     PulseAudio,
@@ -26,7 +25,6 @@ enum ToolTarget {
     Home,
     /// At the same path as on the host, on which its contents depend.
     Same,
-    /// At this path.
     Path(&'static str),
 }
 
@@ -39,7 +37,6 @@ struct ToolMount {
     env: Option<(&'static str, &'static str)>,
 }
 
-/// The tools with their mounts.
 const TOOLS: &[(&str, &[ToolMount])] = &[
     ("claude", &[required(".claude"), required(".claude.json"), PULSE_AUDIO]),
     ("codex", &[required(".codex"), optional(".agents")]),

@@ -17,7 +17,6 @@ use crate::Refusal;
 /// The maximum size of a file.
 const MAX_BYTES: usize = 256 << 10;
 
-/// Parses a draft.
 pub fn parse(bytes: &[u8]) -> Result<SpecDraft, Refusal> {
     if bytes.len() > MAX_BYTES {
         return Err(refused(format!("is longer than {} KiB", MAX_BYTES >> 10)));

@@ -76,7 +76,7 @@ async fn a_lost_sandbox_that_was_ready_before_the_boot_was_lost_with_the_host() 
         daemon.create("box1").await;
         daemon.until("box1", SandboxState::Ready).await;
         daemon.control.shutdown().await;
-        daemon.provider.lose_machines();
+        daemon.provider.drop_running_sandboxes();
         daemon.crash().await;
         assert_eq!(daemon.until("box1", SandboxState::Stopped).await.reason, reason);
         daemon.check().await;

@@ -24,7 +24,6 @@ pub enum ConfigError {
     Syntax {
         /// The configuration file.
         path: PathBuf,
-        /// The line.
         line: usize,
         /// What is wrong there.
         message: String,
@@ -34,7 +33,6 @@ pub enum ConfigError {
     Key {
         /// The configuration file.
         path: PathBuf,
-        /// The line.
         line: usize,
         /// The full key, such as `limits.memory`.
         key: String,
@@ -82,7 +80,6 @@ pub enum ConfigFileError {
     /// It cannot be opened.
     #[error("{}: {source}", file.display())]
     Open {
-        /// The path of the file.
         file: PathBuf,
         /// The error of the system call.
         source: io::Error,

@@ -92,7 +92,6 @@ pub struct RetentionConfig {
 /// The configuration of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// The address.
     pub grpc: Address,
     /// The mode of a Unix socket.
     pub mode: u32,

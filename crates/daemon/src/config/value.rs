@@ -30,11 +30,9 @@ pub(super) struct ValidatedText<T>(pub(super) T);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ByteSize(pub(super) u64);
 
-/// An absolute path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AbsolutePath(pub(super) PathBuf);
 
-/// The mode of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketMode(pub(super) u32);
 

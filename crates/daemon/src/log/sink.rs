@@ -70,7 +70,6 @@ impl<'w> MakeWriter<'w> for LogSink {
 }
 
 impl Write for LogSink {
-    /// Writes one line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match &mut *self.lock() {
             Some(file) => file.append(line)?,
@@ -88,7 +87,7 @@ impl Write for LogSink {
 
 impl RotatedFile {
     fn open(path: &Path, config: &LogConfig) -> io::Result<Self> {
-        let file = writable().create(true).append(true).open(path).map_err(|error| explain(path, error))?;
+        let file = writable().create(true).append(true).open(path).map_err(|error| explain_symlink(path, error))?;
         Ok(Self { path: path.to_owned(), file, max_size: config.max_size, keep: config.keep, not_below: 0 })
     }
 
@@ -151,7 +150,7 @@ fn writable() -> OpenOptions {
     options
 }
 
-fn explain(path: &Path, error: io::Error) -> io::Error {
+fn explain_symlink(path: &Path, error: io::Error) -> io::Error {
     let is_link = error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) && path.is_symlink();
     if is_link { io::Error::other("it is a symbolic link, which is not followed; name the file itself") } else { error }
 }

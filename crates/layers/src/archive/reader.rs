@@ -138,7 +138,7 @@ impl<R: BufRead> ArchiveReader<R> {
         ArchiveError::Damaged { at, entry: shown(&self.last) }
     }
 
-    fn cut_short(&self) -> ArchiveError {
+    fn truncated_error(&self) -> ArchiveError {
         ArchiveError::CutShort(Some(shown(&self.last)))
     }
 
@@ -159,7 +159,7 @@ impl<R: BufRead> ArchiveReader<R> {
 
     fn block(&mut self) -> Result<Block, ArchiveError> {
         let mut block = [0; BLOCK];
-        if self.fill(&mut block)? == BLOCK { Ok(block) } else { Err(self.cut_short()) }
+        if self.fill(&mut block)? == BLOCK { Ok(block) } else { Err(self.truncated_error()) }
     }
 
     /// Passes on the next bytes in chunks, without copying.
@@ -176,7 +176,7 @@ impl<R: BufRead> ArchiveReader<R> {
             };
             let length = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             match piece.get(..length) {
-                Some([]) | None => return Err(self.cut_short().into()),
+                Some([]) | None => return Err(self.truncated_error().into()),
                 Some(piece) => take(piece)?,
             }
             self.archive.consume(length);

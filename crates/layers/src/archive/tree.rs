@@ -43,7 +43,6 @@ pub(super) struct ArchiveTree {
     handed_on: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// An open directory.
 struct OpenDirectory {
     name: Vec<u8>,
     handle: OwnedFd,
@@ -63,7 +62,7 @@ impl ArchiveTree {
     /// Starts in a directory with default attributes: an archive need not have an entry for its root.
     pub(super) fn new(directory: impl AsFd, form: ArchiveForm) -> Result<Self, Errno> {
         let handle = rustix::io::fcntl_dupfd_cloexec(directory, 3)?;
-        give(&handle, PLAIN)?;
+        set_owner_and_mode(&handle, PLAIN)?;
         let modified = modified(&handle)?;
         let missing = match form {
             ArchiveForm::Root => BTreeSet::new(),
@@ -80,13 +79,13 @@ impl ArchiveTree {
 
     /// Completes all directories; returns those of a layer that have no entry.
     pub(super) fn finish(mut self) -> Result<Vec<PathBuf>, EntryError> {
-        self.leave(0)?;
+        self.close_directories(0)?;
         for (path, value) in std::mem::take(&mut self.handed_on) {
             if let Some(directory) = self.find(&path)? {
                 rustix::fs::fsetxattr(&directory, HANDED_ON, &value, XattrFlags::empty())?;
             }
         }
-        self.root.leave()?;
+        self.root.restore_mtime()?;
         Ok(self.missing.into_iter().map(|path| OsString::from_vec(path).into()).collect())
     }
 
@@ -112,7 +111,7 @@ impl ArchiveTree {
         };
         let level = self.open.last_mut().unwrap_or(&mut self.root);
         level.modified = Some(entry.modified);
-        give(&level.handle, (entry.owner, entry.group, entry.mode))?;
+        set_owner_and_mode(&level.handle, (entry.owner, entry.group, entry.mode))?;
         set(&level.handle, &attributes)
     }
 
@@ -163,7 +162,7 @@ impl ArchiveTree {
     }
 
     /// Deletes a name of the lower layers. An entry of this layer with that name stays, and hides them anyway.
-    pub(super) fn gone(&mut self, above: &[u8], gone: &[u8]) -> Result<(), EntryError> {
+    pub(super) fn create_whiteout(&mut self, above: &[u8], gone: &[u8]) -> Result<(), EntryError> {
         self.enter(above)?;
         let parent = &self.current().handle;
         match rustix::fs::mknodat(parent, gone, FileType::CharacterDevice, Mode::empty(), 0) {
@@ -220,24 +219,24 @@ impl ArchiveTree {
     /// Moves to a directory, and creates it if needed.
     fn enter(&mut self, path: &[u8]) -> Result<(), EntryError> {
         let common = self.common(path);
-        self.leave(common)?;
+        self.close_directories(common)?;
         for part in name::parts(path).skip(common) {
             let level = self.level(part, PLAIN.2)?;
             let new = level.modified.is_none();
             if new {
-                give(&level.handle, PLAIN)?;
+                set_owner_and_mode(&level.handle, PLAIN)?;
                 self.made += 1;
             }
             self.open.push(level);
             if new && self.form == ArchiveForm::Layer {
-                self.miss()?;
+                self.record_missing_directory()?;
             }
         }
         Ok(())
     }
 
     /// Records that the current directory has no entry.
-    fn miss(&mut self) -> Result<(), EntryError> {
+    fn record_missing_directory(&mut self) -> Result<(), EntryError> {
         let parts: Vec<&[u8]> = self.open.iter().map(|level| level.name.as_slice()).collect();
         let path = parts.join(&b'/');
         self.weight += missing_weight(path.len());
@@ -251,10 +250,10 @@ impl ArchiveTree {
     }
 
     /// Closes all but `kept` directories.
-    fn leave(&mut self, kept: usize) -> Result<(), Errno> {
+    fn close_directories(&mut self, kept: usize) -> Result<(), Errno> {
         while self.open.len() > kept {
             if let Some(level) = self.open.pop() {
-                level.leave()?;
+                level.restore_mtime()?;
             }
         }
         Ok(())
@@ -301,14 +300,14 @@ impl ArchiveTree {
 
 /// Sets owner, permissions, attributes and time of a written file, in an order in which no step undoes another.
 pub(super) fn finish_file(file: &File, entry: &ArchiveEntry) -> Result<(), EntryError> {
-    give(file, (entry.owner, entry.group, entry.mode))?;
+    set_owner_and_mode(file, (entry.owner, entry.group, entry.mode))?;
     set(file, &entry.attributes)?;
     rustix::fs::futimens(file, &times(entry.modified))?;
     Ok(())
 }
 
 /// Sets owner and permissions only where they differ: each change costs a write of the file system's journal.
-fn give(handle: impl AsFd, (owner, group, mode): (u32, u32, u32)) -> Result<(), Errno> {
+fn set_owner_and_mode(handle: impl AsFd, (owner, group, mode): (u32, u32, u32)) -> Result<(), Errno> {
     let now = rustix::fs::fstat(&handle)?;
     let given = (now.st_uid, now.st_gid) != (owner, group);
     if given {
@@ -362,7 +361,7 @@ fn times(modified: Timespec) -> Timestamps {
 // === impl OpenDirectory ===
 
 impl OpenDirectory {
-    fn leave(&self) -> Result<(), Errno> {
+    fn restore_mtime(&self) -> Result<(), Errno> {
         match self.modified {
             Some(modified) => rustix::fs::futimens(&self.handle, &times(modified)),
             None => Ok(()),

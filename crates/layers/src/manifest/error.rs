@@ -71,7 +71,6 @@ pub enum ManifestError {
     /// Manifest and configuration differ in the number of layers.
     #[error("the manifest has {layers} layers, but its configuration has {diff_ids}")]
     Layers {
-        /// Layers in the manifest.
         layers: usize,
         /// Diff IDs in the configuration.
         diff_ids: usize,

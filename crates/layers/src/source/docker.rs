@@ -61,11 +61,11 @@ impl DockerArchive {
         let unreadable = |source| SourceError::other(DockerError::Unreadable { path: path.to_owned(), source });
         let none = |why: String| SourceError::other(DockerError::None { path: path.to_owned(), why });
         let files = NamedFiles::tar(path, plain).map_err(unreadable)?;
-        let list = files.small("manifest.json", MAX_MANIFEST_SIZE).map_err(unreadable)?;
+        let list = files.read_bounded("manifest.json", MAX_MANIFEST_SIZE).map_err(unreadable)?;
         let list = list.ok_or_else(|| none("it has no file `manifest.json`".into()))?;
         let images: Vec<DockerImageEntry> = serde_json::from_slice(&list).map_err(|error| none(error.to_string()))?;
-        let image = meant(path, &images, name).map_err(SourceError::other)?;
-        let config = files.small(&image.config, MAX_CONFIG_SIZE).map_err(unreadable)?;
+        let image = select_image(path, &images, name).map_err(SourceError::other)?;
+        let config = files.read_bounded(&image.config, MAX_CONFIG_SIZE).map_err(unreadable)?;
         let config = config.ok_or_else(|| none(format!("it has no file {:?}", image.config)))?;
         let described = ParsedConfig::read(&config)?;
         let (layers, diff_ids) = (image.layers.len(), described.layers.len());
@@ -101,8 +101,7 @@ impl ImageSource for DockerArchive {
     }
 }
 
-/// Selects an image by name.
-fn meant(path: &Path, images: &[DockerImageEntry], name: Option<&str>) -> Result<DockerImageEntry, DockerError> {
+fn select_image(path: &Path, images: &[DockerImageEntry], name: Option<&str>) -> Result<DockerImageEntry, DockerError> {
     let path = path.to_owned();
     let there = || images.iter().flat_map(|image| image.repo_tags.iter().flatten()).cloned().collect();
     match (name, images) {

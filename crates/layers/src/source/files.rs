@@ -24,7 +24,6 @@ pub(super) enum NamedFiles {
     Tar { file: Arc<File>, entries: HashMap<String, TarEntry> },
 }
 
-/// An entry in a tar.
 #[derive(Debug)]
 pub(super) enum TarEntry {
     At { offset: u64, size: u64 },
@@ -92,7 +91,7 @@ impl NamedFiles {
     }
 
     /// Reads a whole file up to a limit, if it exists.
-    pub(super) fn small(&self, name: &str, largest: u64) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn read_bounded(&self, name: &str, largest: u64) -> io::Result<Option<Vec<u8>>> {
         let Some((reader, size)) = self.open(name, 0)? else { return Ok(None) };
         if size > largest {
             return Err(io::Error::other(format!("{name} is larger than {largest} bytes")));

@@ -61,7 +61,7 @@ impl OciLayout {
         let unreadable = |source| SourceError::other(LayoutError::Unreadable { path: path.to_owned(), source });
         let none = |why: String| SourceError::other(LayoutError::None { path: path.to_owned(), why });
         let files = files.map_err(unreadable)?;
-        let mark = files.small("oci-layout", LARGEST_MARK).map_err(unreadable)?;
+        let mark = files.read_bounded("oci-layout", LARGEST_MARK).map_err(unreadable)?;
         let mark = mark.ok_or_else(|| none("it has no file `oci-layout`".into()))?;
         let mark: LayoutVersion = serde_json::from_slice(&mark).map_err(|error| none(error.to_string()))?;
         if !mark.image_layout_version.starts_with("1.") {
@@ -71,18 +71,18 @@ impl OciLayout {
     }
 
     /// Selects an image from the index of the layout.
-    fn meant(&self, platform: &Platform) -> Result<Descriptor, SourceError> {
-        let index = self.files.small("index.json", MAX_MANIFEST_SIZE)?;
+    fn select_manifest(&self, platform: &Platform) -> Result<Descriptor, SourceError> {
+        let index = self.files.read_bounded("index.json", MAX_MANIFEST_SIZE)?;
         let none = |why: &str| LayoutError::None { path: self.path.clone(), why: why.into() };
         let index = index.ok_or_else(|| SourceError::other(none("it has no file `index.json`")))?;
         let all = ImageIndex::read(&index)?.manifests;
         let there = || names(&all);
-        let meant: Vec<_> = match self.name.as_deref() {
+        let candidates: Vec<_> = match self.name.as_deref() {
             None => all.clone(),
             Some(name) => all.iter().filter(|descriptor| is_called(descriptor, name)).cloned().collect(),
         };
         let path = self.path.clone();
-        match (meant.as_slice(), &self.name) {
+        match (candidates.as_slice(), &self.name) {
             ([], None) => Err(SourceError::other(LayoutError::Empty(path))),
             ([], Some(name)) => {
                 Err(SourceError::other(LayoutError::NoSuch { path, name: name.clone(), there: there() }))
@@ -96,15 +96,15 @@ impl OciLayout {
 
     fn bytes(&self, descriptor: &Descriptor) -> Result<Vec<u8>, SourceError> {
         let missing = SourceError::Missing { what: "manifest", digest: descriptor.digest };
-        self.files.small(&place(descriptor.digest), MAX_MANIFEST_SIZE)?.ok_or(missing)
+        self.files.read_bounded(&place(descriptor.digest), MAX_MANIFEST_SIZE)?.ok_or(missing)
     }
 }
 
 impl ImageSource for OciLayout {
     fn manifest(&self, platform: &Platform) -> Result<Manifest, SourceError> {
-        let meant = self.meant(platform)?;
-        let bytes = self.bytes(&meant)?;
-        let first = Manifest { media_type: meant.media_type, bytes, digest: meant.digest };
+        let manifest = self.select_manifest(platform)?;
+        let bytes = self.bytes(&manifest)?;
+        let first = Manifest { media_type: manifest.media_type, bytes, digest: manifest.digest };
         resolve(first, platform, |next| self.bytes(next))
     }
 

@@ -149,7 +149,7 @@ impl ImageStore {
         self.keep_written(fresh, unpacked, &layer)?;
         let bytes = generated(&[layer.diff_id]).map_err(failed)?;
         let described = ParsedConfig::read(&bytes)?;
-        self.keep_small(&bytes)?;
+        self.write_small_blob(&bytes)?;
         let config = Descriptor::of(media::CONFIG, &bytes);
         let read = ImageManifest::new(config, vec![layer.blob.clone()]);
         let manifest = Manifest::written(&read).map_err(failed)?;

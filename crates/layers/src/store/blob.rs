@@ -15,7 +15,7 @@ use super::{BLOBS, ImageStore, PARTIAL, files};
 use crate::cancellation::CancellationToken;
 use crate::digest::{Digest, DigestReader, Hasher};
 use crate::error::{ImageStoreError, is_full};
-use crate::failpoint::PullPhase;
+use crate::failpoint::PullFailpointStep;
 use crate::lock::FileLock;
 use crate::manifest::Descriptor;
 use crate::progress::PullProgress;
@@ -58,15 +58,15 @@ pub(super) struct BlobFlow<'a> {
 #[derive(Debug)]
 pub(super) enum BlobError {
     /// The source failed.
-    From(SourceError),
+    Source(SourceError),
     /// The local disk failed.
-    Into(io::Error),
+    Store(io::Error),
     /// It ended after this many bytes.
-    Cut(u64),
+    Truncated(u64),
     /// Its size differs: this many bytes, or more.
-    Length(u64),
+    SizeMismatch(u64),
     /// Its content has another digest.
-    Other(Digest),
+    DigestMismatch(Digest),
     /// It cannot be unpacked.
     Unpack(UnpackError),
     /// The pull was stopped; `forever` means that a retry is useless.
@@ -98,7 +98,7 @@ impl ImageStore {
     }
 
     /// Reads a configuration from the store, or fetches it.
-    pub(super) fn small(
+    pub(super) fn read_or_fetch(
         &self,
         blob: &Descriptor,
         largest: u64,
@@ -127,7 +127,7 @@ impl ImageStore {
     }
 
     /// Stores a manifest or a configuration.
-    pub(super) fn keep_small(&self, bytes: &[u8]) -> Result<(), ImageStoreError> {
+    pub(super) fn write_small_blob(&self, bytes: &[u8]) -> Result<(), ImageStoreError> {
         let (blobs, name) = (self.directory(BLOBS)?, Digest::of(bytes).hex());
         let kept = files::read(&blobs, &name).map_err(|error| self.failed(error))?;
         if kept.as_deref() == Some(bytes) {
@@ -159,10 +159,10 @@ impl ImageStore {
     }
 
     /// Verifies a stored blob and passes it to the unpacker.
-    pub(super) fn again(&self, blob: &Descriptor, flow: &mut BlobFlow<'_>) -> Result<(), BlobError> {
-        let file = files::open(&self.handle, &format!("{BLOBS}/{}", blob.digest.hex())).map_err(BlobError::Into)?;
-        let file = file.ok_or_else(|| BlobError::Into(io::ErrorKind::NotFound.into()))?;
-        flow.take(file, blob.size, None, BlobError::Into)?;
+    pub(super) fn replay_stored(&self, blob: &Descriptor, flow: &mut BlobFlow<'_>) -> Result<(), BlobError> {
+        let file = files::open(&self.handle, &format!("{BLOBS}/{}", blob.digest.hex())).map_err(BlobError::Store)?;
+        let file = file.ok_or_else(|| BlobError::Store(io::ErrorKind::NotFound.into()))?;
+        flow.take(file, blob.size, None, BlobError::Store)?;
         flow.check(blob)
     }
 
@@ -174,22 +174,22 @@ impl ImageStore {
         source: &dyn ImageSource,
         flow: &mut BlobFlow<'_>,
     ) -> Result<(), BlobError> {
-        let mut file = File::from(lock.file.try_clone().map_err(BlobError::Into)?);
-        let mut have = file.metadata().map_err(BlobError::Into)?.len();
+        let mut file = File::from(lock.file.try_clone().map_err(BlobError::Store)?);
+        let mut have = file.metadata().map_err(BlobError::Store)?.len();
         if have > blob.size {
-            file.set_len(0).map_err(BlobError::Into)?;
+            file.set_len(0).map_err(BlobError::Store)?;
             have = 0;
         }
-        file.rewind().map_err(BlobError::Into)?;
-        flow.take((&file).take(have), have, None, BlobError::Into)?;
+        file.rewind().map_err(BlobError::Store)?;
+        flow.take((&file).take(have), have, None, BlobError::Store)?;
         if have < blob.size {
-            PullPhase::BlobStarted.begin();
-            let reader = source.blob(blob, have).map_err(BlobError::From)?;
-            let outcome = flow.take(reader, blob.size, Some(&file), |error| BlobError::From(error.into()));
+            PullFailpointStep::BlobStarted.begin();
+            let reader = source.blob(blob, have).map_err(BlobError::Source)?;
+            let outcome = flow.take(reader, blob.size, Some(&file), |error| BlobError::Source(error.into()));
             // The partial file has the expected size or more, so the stated size must be wrong.
             let whole = |length| (length == have && have > 0) || flow.digest() == blob.digest;
             outcome.map_err(|broken| match broken {
-                BlobError::Cut(length) if whole(length) => BlobError::Length(length),
+                BlobError::Truncated(length) if whole(length) => BlobError::SizeMismatch(length),
                 broken => broken,
             })?;
         }
@@ -237,9 +237,9 @@ impl<'a> BlobFlow<'a> {
     ) -> Result<(), BlobError> {
         let mut buffer = vec![0; BUFFER];
         loop {
-            self.goes_on()?;
+            self.ensure_can_continue()?;
             let read = match from.read(&mut buffer) {
-                Ok(0) => return if self.length < size { Err(BlobError::Cut(self.length)) } else { Ok(()) },
+                Ok(0) => return if self.length < size { Err(BlobError::Truncated(self.length)) } else { Ok(()) },
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(failed(error)),
@@ -247,13 +247,13 @@ impl<'a> BlobFlow<'a> {
             let bytes = buffer.get(..read).unwrap_or_default();
             self.length = self.length.saturating_add(read as u64);
             if self.length > size {
-                return Err(BlobError::Length(self.length));
+                return Err(BlobError::SizeMismatch(self.length));
             }
             if let Some(into) = &mut into {
-                into.write_all(bytes).map_err(BlobError::Into)?;
-                PullPhase::BlobStarted.end();
+                into.write_all(bytes).map_err(BlobError::Store)?;
+                PullFailpointStep::BlobStarted.end();
             }
-            self.state.write_all(bytes).map_err(BlobError::Into)?;
+            self.state.write_all(bytes).map_err(BlobError::Store)?;
             self.progress.fetched(self.number, self.length);
             if let Some(unpacking) = &mut self.unpacking {
                 if unpacking.write_all(bytes).is_err() {
@@ -265,19 +265,19 @@ impl<'a> BlobFlow<'a> {
     }
 
     /// Checks for cancellation and free space.
-    fn goes_on(&self) -> Result<(), BlobError> {
+    fn ensure_can_continue(&self) -> Result<(), BlobError> {
         if self.halt.is_set() {
             return Err(self.halt.broken());
         }
-        if self.store.has_room().map_err(BlobError::Into)? { Ok(()) } else { Err(BlobError::Full) }
+        if self.store.has_room().map_err(BlobError::Store)? { Ok(()) } else { Err(BlobError::Full) }
     }
 
     /// Waits for the unpacker's result, if there is one.
     pub(super) fn finish(&mut self) -> Result<Option<UnpackedLayer>, BlobError> {
         let Some(unpacking) = self.unpacking.take() else { return Ok(None) };
-        match unpacking.finish_while(|| self.goes_on().is_ok()) {
+        match unpacking.finish_while(|| self.ensure_can_continue().is_ok()) {
             Some(unpacked) => unpacked.map(Some).map_err(BlobError::Unpack),
-            None => Err(self.goes_on().err().unwrap_or(BlobError::Full)),
+            None => Err(self.ensure_can_continue().err().unwrap_or(BlobError::Full)),
         }
     }
 
@@ -291,7 +291,7 @@ impl<'a> BlobFlow<'a> {
     /// Verifies the digest.
     fn check(&self, blob: &Descriptor) -> Result<(), BlobError> {
         let found = self.digest();
-        if found == blob.digest { Ok(()) } else { Err(BlobError::Other(found)) }
+        if found == blob.digest { Ok(()) } else { Err(BlobError::DigestMismatch(found)) }
     }
 
     /// The digest so far.
@@ -304,10 +304,10 @@ impl<'a> BlobFlow<'a> {
 
 impl BlobError {
     /// Whether the partial file must be discarded.
-    pub(super) fn spoiled(&self) -> bool {
+    pub(super) fn must_discard_partial(&self) -> bool {
         match self {
-            Self::Length(_) | Self::Other(_) | Self::Unpack(UnpackError::Refused(_)) => true,
-            Self::From(_) | Self::Into(_) | Self::Cut(_) | Self::Unpack(_) | Self::Full => false,
+            Self::SizeMismatch(_) | Self::DigestMismatch(_) | Self::Unpack(UnpackError::Refused(_)) => true,
+            Self::Source(_) | Self::Store(_) | Self::Truncated(_) | Self::Unpack(_) | Self::Full => false,
             Self::Stopped { forever } => *forever,
         }
     }
@@ -315,7 +315,7 @@ impl BlobError {
     /// Whether the disk is full.
     pub(super) fn full(&self) -> bool {
         match self {
-            Self::Into(error) => is_full(error),
+            Self::Store(error) => is_full(error),
             Self::Unpack(error) => matches!(error, UnpackError::Full(_)),
             Self::Full => true,
             _ => false,
@@ -326,11 +326,11 @@ impl BlobError {
     pub(super) fn into_error(self, store: &ImageStore, blob: &Descriptor) -> ImageStoreError {
         let (what, digest, expected) = ("layer", blob.digest, blob.size);
         match self {
-            Self::From(error) => error.into(),
-            Self::Into(error) => store.failed(error),
-            Self::Cut(found) => ImageStoreError::Truncated { digest, expected, found },
-            Self::Length(found) => ImageStoreError::Size { what, digest, expected, found },
-            Self::Other(found) => ImageStoreError::Digest { what, expected: digest, found },
+            Self::Source(error) => error.into(),
+            Self::Store(error) => store.failed(error),
+            Self::Truncated(found) => ImageStoreError::Truncated { digest, expected, found },
+            Self::SizeMismatch(found) => ImageStoreError::Size { what, digest, expected, found },
+            Self::DigestMismatch(found) => ImageStoreError::Digest { what, expected: digest, found },
             Self::Unpack(source) => ImageStoreError::Unpack { blob: digest, source },
             Self::Stopped { .. } => ImageStoreError::Cancelled,
             Self::Full => store.full(),

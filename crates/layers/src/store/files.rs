@@ -29,7 +29,7 @@ pub(super) fn root(path: &Path) -> io::Result<OwnedFd> {
 
 /// Like [`root`], but only if the directory exists.
 pub(super) fn existing_root(path: &Path) -> io::Result<Option<OwnedFd>> {
-    let Some(handle) = there(rustix::fs::open(path, DIRECTORY, Mode::empty()))? else { return Ok(None) };
+    let Some(handle) = none_if_missing(rustix::fs::open(path, DIRECTORY, Mode::empty()))? else { return Ok(None) };
     let status = rustix::fs::fstat(&handle)?;
     if status.st_uid != rustix::process::geteuid().as_raw() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
@@ -51,13 +51,13 @@ pub(super) fn directory(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
 
 /// Opens a directory, if it exists.
 pub(super) fn existing(parent: impl AsFd, name: &str) -> io::Result<Option<OwnedFd>> {
-    there(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()))
+    none_if_missing(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()))
 }
 
 /// Opens a file for reading, if it exists.
 pub(super) fn open(parent: impl AsFd, name: &str) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(there(rustix::fs::openat(parent, name, flags, Mode::empty()))?.map(File::from))
+    Ok(none_if_missing(rustix::fs::openat(parent, name, flags, Mode::empty()))?.map(File::from))
 }
 
 /// Reads a file, if it exists.
@@ -92,7 +92,7 @@ const NEW: &str = "new-";
 
 /// Removes a file, if it exists.
 pub(super) fn unlink(parent: impl AsFd, name: &str) -> io::Result<()> {
-    there(rustix::fs::unlinkat(parent, name, AtFlags::empty()))?;
+    none_if_missing(rustix::fs::unlinkat(parent, name, AtFlags::empty()))?;
     Ok(())
 }
 
@@ -119,11 +119,11 @@ pub(super) fn all_names(parent: impl AsFd, name: &str) -> io::Result<Vec<String>
 
 /// The size of a file, if it exists.
 pub(super) fn size(parent: impl AsFd, name: &str) -> io::Result<Option<u64>> {
-    let status = there(rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))?;
+    let status = none_if_missing(rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))?;
     Ok(status.map(|status| u64::try_from(status.st_size).unwrap_or(0)))
 }
 
-fn there<T>(outcome: Result<T, Errno>) -> io::Result<Option<T>> {
+fn none_if_missing<T>(outcome: Result<T, Errno>) -> io::Result<Option<T>> {
     match outcome {
         Ok(found) => Ok(Some(found)),
         Err(Errno::NOENT) => Ok(None),

@@ -13,7 +13,7 @@ use super::{ABOUT, BLOBS, ImageStore, LAYERS, PARTIAL, TREE, files};
 use crate::archive::ArchiveForm;
 use crate::digest::Digest;
 use crate::error::ImageStoreError;
-use crate::failpoint::PullPhase;
+use crate::failpoint::PullFailpointStep;
 use crate::lock::FileLock;
 use crate::manifest::Descriptor;
 use crate::progress::{LayerOutcome, PullProgress};
@@ -63,7 +63,9 @@ impl ImageStore {
             let outcome = self.attempt(wanted, None);
             match outcome {
                 // Only a blob that no image refers to can be damaged: fetch it again.
-                Err(BlobError::Other(_) | BlobError::Unpack(_)) if !wanted.known.blobs.contains(&layer.blob.digest) => {
+                Err(BlobError::DigestMismatch(_) | BlobError::Unpack(_))
+                    if !wanted.known.blobs.contains(&layer.blob.digest) =>
+                {
                     files::unlink(&self.directory(BLOBS)?, &layer.blob.digest.hex()).map_err(failed)?;
                 }
                 outcome => return self.ended(wanted, outcome),
@@ -78,20 +80,20 @@ impl ImageStore {
         let mut outcome = self.attempt(wanted, Some((&lock, unpack)));
         // The partial file of an earlier pull may be the cause.
         let stopped = matches!(outcome, Err(BlobError::Stopped { .. }));
-        if resumed && !stopped && outcome.as_ref().is_err_and(BlobError::spoiled) {
+        if resumed && !stopped && outcome.as_ref().is_err_and(BlobError::must_discard_partial) {
             rustix::fs::ftruncate(&lock.file, 0).map_err(|errno| self.failed(errno.into()))?;
             outcome = self.attempt(wanted, Some((&lock, unpack)));
         }
         match &outcome {
             Ok(_) => {
-                PullPhase::BlobComplete.begin();
+                PullFailpointStep::BlobComplete.begin();
                 let blobs = self.directory(BLOBS)?;
                 lock.keep(blobs, &wanted.layer.blob.digest.hex()).map_err(|error| self.failed(error))?;
-                PullPhase::BlobComplete.end();
+                PullFailpointStep::BlobComplete.end();
             }
             // Discard it: it is useless, or takes up space.
-            Err(broken) if broken.spoiled() || broken.full() => drop(lock),
-            Err(_) => lock.leave(),
+            Err(broken) if broken.must_discard_partial() || broken.full() => drop(lock),
+            Err(_) => lock.release_keeping_file(),
         }
         self.ended(wanted, outcome)
     }
@@ -106,14 +108,14 @@ impl ImageStore {
         let unpack = fetch.is_none_or(|(_, unpack)| unpack);
         // Other layers may wait for the share, so do not block while holding it.
         let share = unpack.then(|| wanted.budget.share(self.unpacker.limits));
-        let fresh = if unpack { Some(self.fresh().map_err(BlobError::Into)?) } else { None };
+        let fresh = if unpack { Some(self.fresh().map_err(BlobError::Store)?) } else { None };
         let limits = share.as_ref().map_or(self.unpacker.limits, |share| share.limits);
         let start = |fresh: &StagedLayer| self.unpacker.within(limits).start(&fresh.tree, wanted.compression);
         let unpacking = fresh.as_ref().map(start).transpose().map_err(BlobError::Unpack)?;
         let mut flow = BlobFlow::new(self, wanted, unpacking);
         match fetch {
             Some((lock, _)) => self.fetch(blob, lock, wanted.source, &mut flow)?,
-            None => self.again(blob, &mut flow)?,
+            None => self.replay_stored(blob, &mut flow)?,
         }
         let unpacked = flow.finish()?;
         if let Some((share, unpacked)) = share.zip(unpacked.as_ref()) {
@@ -197,16 +199,16 @@ impl ImageStore {
     ) -> Result<(), ImageStoreError> {
         let write = || -> io::Result<()> {
             let about = serde_json::to_vec(&LayerRecord::new(unpacked, layer.blob.digest))?;
-            PullPhase::LayerStaged.begin();
+            PullFailpointStep::LayerStaged.begin();
             files::create(fresh.staged.handle(), ABOUT)?.write_all(&about)?;
-            PullPhase::LayerStaged.end();
+            PullFailpointStep::LayerStaged.end();
             Ok(())
         };
         write().map_err(|error| self.failed(error))?;
         let layers = self.directory(LAYERS)?;
-        PullPhase::LayerKept.begin();
+        PullFailpointStep::LayerKept.begin();
         fresh.staged.keep(layers, &layer.place.hex()).map_err(|error| self.failed(error))?;
-        PullPhase::LayerKept.end();
+        PullFailpointStep::LayerKept.end();
         Ok(())
     }
 }

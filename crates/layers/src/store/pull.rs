@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use carrel_failpoint::Failpoints;
 use rustix::fs::{Mode, OFlags};
 
+use super::attribute_layer::{self, MissingEntries, PatchSource};
 use super::blob::PullStop;
 use super::budget::{self, ImageBudget};
 use super::layer::{self, LayerPull};
-use super::patch::{self, MissingEntries, PatchSource};
 use super::record::{self, ImageLayer, ImageRecord};
 use super::{IMAGES, ImageStore, LAYERS, LOCK, PARTIAL, PATCH, RECORD, StoredImage, TREE, USERS, files};
 use crate::archive::ArchiveForm;
@@ -21,7 +21,7 @@ use crate::cancellation::CancellationToken;
 use crate::config::ParsedConfig;
 use crate::digest::Digest;
 use crate::error::ImageStoreError;
-use crate::failpoint::PullPhase;
+use crate::failpoint::PullFailpointStep;
 use crate::lock::FileLock;
 use crate::manifest::{Descriptor, ImageManifest, MAX_CONFIG_SIZE, Manifest, ManifestError};
 use crate::platform::Platform;
@@ -95,10 +95,10 @@ impl ImageStore {
     ) -> Result<StoredImage, ImageStoreError> {
         // Reject an invalid name before fetching.
         name.map(super::place_of).transpose()?;
-        PullPhase::Manifest.begin();
+        PullFailpointStep::Manifest.begin();
         let manifest = source.manifest(platform)?;
         let read = manifest.read()?;
-        PullPhase::Manifest.end();
+        PullFailpointStep::Manifest.end();
         progress.begin(&read.layers);
         let layers = OnceCell::new();
         let pull =
@@ -116,9 +116,9 @@ impl ImageStore {
     pub(super) fn settle(&self, name: Option<&str>, digest: Digest) -> Result<StoredImage, ImageStoreError> {
         let _held = self.hold(digest)?;
         if let Some(name) = name {
-            PullPhase::NameRecorded.begin();
+            PullFailpointStep::NameRecorded.begin();
             self.record_name(name, digest)?;
-            PullPhase::NameRecorded.end();
+            PullFailpointStep::NameRecorded.end();
         }
         self.get(digest)?.ok_or_else(|| ImageStoreError::Unknown(digest.to_string()))
     }
@@ -144,9 +144,9 @@ impl ImageStore {
 
     fn record_image(&self, complete: &UnrecordedImage<'_>) -> Result<(), ImageStoreError> {
         let UnrecordedImage { manifest, read, described, layers } = complete;
-        self.keep_small(&manifest.bytes)?;
+        self.write_small_blob(&manifest.bytes)?;
         let shown = record::shown(layers);
-        let (sheets, unpacked) = self.sheets(&shown)?;
+        let (sheets, unpacked) = self.patch_sources(&shown)?;
         let staged = self.staged()?;
         let record = |patched| ImageRecord {
             digest: manifest.digest,
@@ -161,25 +161,29 @@ impl ImageStore {
             stored: record::now(),
         };
         let write = || -> std::io::Result<()> {
-            let patched = patch::make(&sheets, || staged.directory(PATCH))?;
+            let patched = attribute_layer::make(&sheets, || staged.directory(PATCH))?;
             files::create(staged.handle(), RECORD)?.write_all(&serde_json::to_vec(&record(patched))?)?;
             files::create(staged.handle(), LOCK)?;
             files::directory(staged.handle(), USERS)?;
             Ok(rustix::fs::syncfs(&self.handle)?)
         };
         write().map_err(|error| {
-            if patch::is_too_much(&error) { ImageStoreError::TooManyMissingEntries } else { self.failed(error) }
+            if attribute_layer::is_too_much(&error) {
+                ImageStoreError::TooManyMissingEntries
+            } else {
+                self.failed(error)
+            }
         })?;
         let images = self.directory(IMAGES)?;
-        PullPhase::ImageRecorded.begin();
+        PullFailpointStep::ImageRecorded.begin();
         staged.keep(&images, &manifest.digest.hex()).map_err(|error| self.failed(error))?;
         rustix::fs::fsync(&images).map_err(|errno| self.failed(errno.into()))?;
-        PullPhase::ImageRecorded.end();
+        PullFailpointStep::ImageRecorded.end();
         Ok(())
     }
 
     /// The visible layers and the sum of their file sizes, within the limits of an image.
-    fn sheets(&self, shown: &[Digest]) -> Result<(Vec<PatchSource>, u64), ImageStoreError> {
+    fn patch_sources(&self, shown: &[Digest]) -> Result<(Vec<PatchSource>, u64), ImageStoreError> {
         let most = budget::whole(self.unpacker.limits).bytes;
         let (mut sheets, mut unpacked, mut spent, mut made) = (Vec::new(), 0_u64, 0_u64, MissingEntries::default());
         for place in shown {
@@ -213,11 +217,11 @@ impl ImagePull<'_> {
         loop {
             if self.store.record(self.manifest.digest)?.is_some() {
                 // The process that recorded it may have been killed before naming it.
-                FileLock::sweep(&self.store.directory(PARTIAL)?, &self.turn())
+                FileLock::sweep(&self.store.directory(PARTIAL)?, &self.lock_name())
                     .map_err(|error| self.store.failed(error))?;
-                self.all_there();
+                self.report_all_present();
             } else {
-                self.take()?;
+                self.fetch()?;
             }
             match self.store.settle(name, self.manifest.digest) {
                 // Another process removed it at once.
@@ -228,22 +232,22 @@ impl ImagePull<'_> {
     }
 
     /// The lock file of a pull of this image.
-    fn turn(&self) -> String {
+    fn lock_name(&self) -> String {
         format!("{}.image", self.manifest.digest.hex())
     }
 
-    fn all_there(&self) {
+    fn report_all_present(&self) {
         (0..self.read.layers.len()).for_each(|number| self.progress.layer_done(number, LayerOutcome::AlreadyPresent));
     }
 
     /// Fetches an image under its lock.
-    fn take(&self) -> Result<(), ImageStoreError> {
+    fn fetch(&self) -> Result<(), ImageStoreError> {
         let Self { store, manifest, read, .. } = self;
-        self.goes_on()?;
-        let lock = FileLock::take_unless(&store.directory(PARTIAL)?, &self.turn(), || self.stop.is_cancelled());
+        self.check_cancelled()?;
+        let lock = FileLock::take_unless(&store.directory(PARTIAL)?, &self.lock_name(), || self.stop.is_cancelled());
         let _one = lock.map_err(|error| store.failed(error))?;
         if store.record(manifest.digest)?.is_some() {
-            self.all_there();
+            self.report_all_present();
             return Ok(());
         }
         let packed = read.layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
@@ -251,7 +255,7 @@ impl ImagePull<'_> {
         if packed > most {
             return Err(ImageStoreError::TooLarge(most));
         }
-        let bytes = store.small(&read.config, MAX_CONFIG_SIZE, self.source)?;
+        let bytes = store.read_or_fetch(&read.config, MAX_CONFIG_SIZE, self.source)?;
         let described = ParsedConfig::read(&bytes)?;
         if let Some(there) = described.config.platform.as_ref().filter(|there| !self.platform.accepts(there)) {
             self.progress.message(&format!("the image is for {there}, not for {}", self.platform));
@@ -262,18 +266,18 @@ impl ImagePull<'_> {
         }
         let layer = |(diff_id, blob): (&Digest, &Descriptor)| layer::layer(blob.clone(), *diff_id, ArchiveForm::Layer);
         let layers = self.layers.get_or_init(|| described.layers.iter().zip(&read.layers).map(layer).collect()).clone();
-        self.take_layers(&layers)?;
-        self.goes_on()?;
-        store.keep_small(&bytes)?;
+        self.fetch_layers(&layers)?;
+        self.check_cancelled()?;
+        store.write_small_blob(&bytes)?;
         store.record_image(&UnrecordedImage { manifest, read, described, layers })
     }
 
-    fn goes_on(&self) -> Result<(), ImageStoreError> {
+    fn check_cancelled(&self) -> Result<(), ImageStoreError> {
         if self.stop.is_cancelled() { Err(ImageStoreError::Cancelled) } else { Ok(()) }
     }
 
     /// Fetches all layers in parallel. When one fails, the others are stopped.
-    fn take_layers(&self, layers: &[ImageLayer]) -> Result<(), ImageStoreError> {
+    fn fetch_layers(&self, layers: &[ImageLayer]) -> Result<(), ImageStoreError> {
         let Self { store, source, progress, .. } = *self;
         let known = store.known()?;
         let mut observed = HashSet::new();

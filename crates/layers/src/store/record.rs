@@ -33,7 +33,6 @@ pub(super) struct ImageRecord {
     pub(super) stored: u64,
 }
 
-/// The records of all images.
 #[derive(Default)]
 pub(super) struct ImageRecords {
     pub(super) read: Vec<ImageRecord>,
@@ -41,7 +40,6 @@ pub(super) struct ImageRecords {
     pub(super) damaged: Vec<Digest>,
 }
 
-/// A layer of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ImageLayer {
     /// The digest of the uncompressed tar.
@@ -91,7 +89,6 @@ impl ImageRecords {
         self.read.iter().flat_map(ImageRecord::places).collect()
     }
 
-    /// All blobs of all images.
     pub(super) fn blobs(&self) -> HashSet<Digest> {
         self.read.iter().flat_map(ImageRecord::blobs).collect()
     }
@@ -105,7 +102,6 @@ impl ImageRecord {
         self.layers.iter().map(|layer| layer.place)
     }
 
-    /// All its blobs.
     pub(super) fn blobs(&self) -> impl Iterator<Item = Digest> {
         self.layers.iter().map(|layer| layer.blob.digest).chain([self.digest, self.described.digest])
     }
@@ -152,7 +148,7 @@ impl LayerRecord {
         })
     }
 
-    /// What it is charged of an image's byte limit.
+    /// Bytes that count towards the image's limit.
     pub(super) fn spent(&self) -> u64 {
         let entries = self.entries.saturating_add(self.made.len() as u64);
         entries.saturating_mul(crate::archive::ENTRY).saturating_add(self.bytes)

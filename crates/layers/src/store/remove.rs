@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::record::{ImageLayer, NameRecord};
-use super::users::ImageLock;
+use super::references::ImageLock;
 use super::{ABOUT, ARCHIVES, BLOBS, IMAGES, ImageStore, LAYERS, NAMES, PARTIAL, STAGING, files, place_of};
 use crate::digest::Digest;
 use crate::error::ImageStoreError;
@@ -42,7 +42,7 @@ impl ImageStore {
     pub fn remove(&self, name_or_digest: &str) -> Result<RemovedImages, ImageStoreError> {
         let mut removed = RemovedImages::default();
         let Some(NameRecord { name, digest, .. }) = self.named(name_or_digest)? else {
-            let digest = self.meant(name_or_digest)?;
+            let digest = self.resolve_digest(name_or_digest)?;
             // Without a record, a prune finds its content.
             removed.left = matches!(self.record(digest), Err(ImageStoreError::Damaged { .. }));
             let loose = self.remove_image(digest, None, &mut removed)?;
@@ -94,16 +94,16 @@ impl ImageStore {
     }
 
     /// Finds an image by digest or prefix.
-    fn meant(&self, text: &str) -> Result<Digest, ImageStoreError> {
+    fn resolve_digest(&self, text: &str) -> Result<Digest, ImageStoreError> {
         let unknown = || ImageStoreError::Unknown(text.to_owned());
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         if digits.len() < SHORTEST || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(unknown());
         }
         let images = files::names(&self.handle, IMAGES).map_err(|error| self.failed(error))?;
-        let mut meant =
+        let mut found =
             images.iter().filter(|name| name.starts_with(digits)).filter_map(|name| Digest::from_hex(name).ok());
-        match (meant.next(), meant.next()) {
+        match (found.next(), found.next()) {
             (Some(digest), None) => Ok(digest),
             (None, _) => Err(unknown()),
             (Some(_), Some(_)) => Err(ImageStoreError::Ambiguous(text.to_owned())),
@@ -156,7 +156,7 @@ impl ImageStore {
         if !users.is_empty() {
             return Err(in_use(users));
         }
-        let held = match self.locked(digest, lock::alone).map_err(failed)? {
+        let held = match self.locked(digest, lock::try_exclusive).map_err(failed)? {
             ImageLock::Held(held) => held,
             ImageLock::Used => return Err(in_use(Vec::new())),
             // Only its names remain.
@@ -187,7 +187,6 @@ impl ImageStore {
         Ok(Some(loose.unwrap_or_default()))
     }
 
-    /// The users of an image.
     pub(super) fn users(&self, digest: Digest) -> io::Result<Vec<String>> {
         match self.locked(digest, |_| Ok(true))? {
             ImageLock::Held(held) => held.users(),
@@ -205,7 +204,7 @@ impl ImageStore {
     /// Removes unreferenced layers and blobs, unless a pull is running.
     fn collect(&self, loose: &Unreferenced, removed: &mut RemovedImages) -> Result<bool, ImageStoreError> {
         let claim = self.claim().map_err(|error| self.failed(error))?;
-        if !lock::alone(&claim.0).map_err(|error| self.failed(error))? {
+        if !lock::try_exclusive(&claim.0).map_err(|error| self.failed(error))? {
             removed.left = true;
             return Ok(false);
         }
@@ -232,7 +231,7 @@ impl ImageStore {
     /// Removes leftovers of interrupted pulls, and archive entries whose image is gone.
     fn sweep(&self, removed: &mut RemovedImages) -> io::Result<()> {
         let claim = self.claim()?;
-        if !lock::alone(&claim.0)? {
+        if !lock::try_exclusive(&claim.0)? {
             return Ok(());
         }
         let partial = files::directory(&self.handle, PARTIAL)?;

@@ -60,7 +60,7 @@ impl ImageStore {
         let diff_ids: Vec<_> = layers.iter().map(|layer| layer.diff_id).collect();
         let bytes = config::changed(original.as_deref(), config, &diff_ids).map_err(|error| self.failed(error))?;
         let described = ParsedConfig::read(&bytes)?;
-        self.keep_small(&bytes)?;
+        self.write_small_blob(&bytes)?;
         let blobs = layers.iter().map(|layer| layer.blob.clone()).collect();
         let read = ImageManifest::new(Descriptor::of(media::CONFIG, &bytes), blobs);
         let manifest = Manifest::written(&read).map_err(|error| self.failed(error))?;

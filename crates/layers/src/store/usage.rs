@@ -1,7 +1,7 @@
 //! Disk usage of the store.
 
 use super::record::ImageRecords;
-use super::users::ImageLock;
+use super::references::ImageLock;
 use super::{BLOBS, ImageStore, LAYERS, PARTIAL, files};
 use crate::digest::Digest;
 use crate::error::ImageStoreError;
@@ -66,7 +66,7 @@ impl ImageStore {
         if self.users(digest).map_or(true, |users| !users.is_empty()) {
             return true;
         }
-        match self.locked(digest, lock::alone) {
+        match self.locked(digest, lock::try_exclusive) {
             Ok(ImageLock::Held(held)) => {
                 let used = held.users().map_or(true, |users| !users.is_empty());
                 held.end();

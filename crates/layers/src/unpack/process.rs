@@ -11,9 +11,9 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::Compression;
 use super::confine::{self, ConfinedProcess, ConfinementSide};
+use super::pipeline::work;
 use super::report::{ReportSender, UnpackReport};
 use super::sys;
-use super::work::work;
 use crate::archive::{ArchiveForm, ArchiveLimits};
 
 /// The arguments of the program.

@@ -47,7 +47,6 @@ pub(super) struct ReportDecoder(Vec<u8>);
 #[derive(Debug)]
 pub(super) struct InvalidReport;
 
-/// Sends reports.
 pub(super) struct ReportSender {
     channel: UnixStream,
     /// The rest of a report that was sent partially.

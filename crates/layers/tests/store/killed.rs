@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use carrel_failpoint::StepFailpoint;
-use carrel_layers::{LayerOutcome, OciLayout, PullPhase, PullProgress};
+use carrel_layers::{LayerOutcome, OciLayout, PullFailpointStep, PullProgress};
 
 use crate::memory::{StoreHome, amd64, open, tree, two_layers};
 use crate::trees::assert_same;
@@ -38,7 +38,7 @@ fn another_process_pulls_an_image() {
 }
 
 /// Another process, which dies at a failpoint.
-pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<StepFailpoint<PullPhase>>) -> Child {
+pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<StepFailpoint<PullFailpointStep>>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "killed::another_process_pulls_an_image", "--nocapture"]);
     command.env(PULL, format!("{}\n{}", home.directory.path().display(), layout.display()));
@@ -49,7 +49,7 @@ pub(crate) fn another(home: &StoreHome, layout: &Path, dies: Option<StepFailpoin
 //= promises.images.pull-killed-steps
 #[test]
 fn a_pull_killed_at_any_failpoint_is_as_if_it_never_ran_or_was_complete() {
-    for dies in StepFailpoint::<PullPhase>::all() {
+    for dies in StepFailpoint::<PullFailpointStep>::all() {
         let home = StoreHome::new();
         let source = two_layers().source();
         let layout = home.directory.path().join("layout");
@@ -57,10 +57,10 @@ fn a_pull_killed_at_any_failpoint_is_as_if_it_never_ran_or_was_complete() {
         let output = another(&home, &layout, Some(dies)).wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(9), "{}: {output:?}", dies.name());
         // Everything visible is complete.
-        let recorded = dies.step == PullPhase::NameRecorded
-            || dies == StepFailpoint { step: PullPhase::ImageRecorded, after: true };
+        let recorded = dies.step == PullFailpointStep::NameRecorded
+            || dies == StepFailpoint { step: PullFailpointStep::ImageRecorded, after: true };
         assert_eq!(home.store.get(source.digest()).unwrap().is_some(), recorded, "{}", dies.name());
-        let named = dies == StepFailpoint { step: PullPhase::NameRecorded, after: true };
+        let named = dies == StepFailpoint { step: PullFailpointStep::NameRecorded, after: true };
         assert_eq!(home.store.find(NAME).unwrap().is_some(), named, "{}", dies.name());
         for layer in home.names("layers") {
             assert!(home.path("layers").join(layer).join("about.json").exists(), "{}", dies.name());

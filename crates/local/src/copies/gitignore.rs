@@ -54,7 +54,7 @@ impl GitIgnoreRule {
         let glob = match line.strip_prefix('/') {
             Some(rooted) => Glob::new(rooted),
             None if line.contains('/') => Glob::new(line),
-            None => Glob::new(line).anywhere(),
+            None => Glob::new(line).at_any_depth(),
         };
         Some(Self { glob, directories, not })
     }

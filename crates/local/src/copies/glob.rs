@@ -35,7 +35,7 @@ impl Glob {
     }
 
     /// The same pattern, matching below any directory.
-    pub(crate) fn anywhere(mut self) -> Self {
+    pub(crate) fn at_any_depth(mut self) -> Self {
         self.0.insert(0, GlobComponent::Any);
         self
     }
@@ -181,7 +181,7 @@ mod tests {
             matching.iter().for_each(|path| assert!(glob.matches(path), "{pattern} {path}"));
             others.iter().for_each(|path| assert!(!glob.matches(path), "{pattern} {path}"));
         }
-        assert!(Glob::new("n").anywhere().matches("a/b/n"));
+        assert!(Glob::new("n").at_any_depth().matches("a/b/n"));
     }
 
     #[test]

@@ -166,18 +166,19 @@ impl SandboxCopier {
                     self.join_next().await?;
                 }
                 let (files, attributes) = (self.files.clone(), self.attributes(metadata));
-                self.transfers
-                    .spawn(async move { write(&files, &target, content, attributes).await.map_err(inside(&target)) });
+                self.transfers.spawn(async move {
+                    write(&files, &target, content, attributes).await.map_err(in_sandbox_error(&target))
+                });
                 Ok(())
             }
             TreeEntry::Link { path, to, metadata } => {
                 let path = self.target_path(&path);
                 match self.files.symlink(&to, &path).await {
                     Err(AgentClientError::File(error)) if error.errno_name.as_deref() == Some("EEXIST") => {
-                        self.files.remove(&path).await.map_err(inside(&path))?;
-                        self.files.symlink(&to, &path).await.map_err(inside(&path))?;
+                        self.files.remove(&path).await.map_err(in_sandbox_error(&path))?;
+                        self.files.symlink(&to, &path).await.map_err(in_sandbox_error(&path))?;
                     }
-                    made => made.map_err(inside(&path))?,
+                    made => made.map_err(in_sandbox_error(&path))?,
                 }
                 self.set_attributes(&path, false, metadata).await
             }
@@ -214,9 +215,9 @@ impl SandboxCopier {
             place = place.rsplit_once('/').map_or("", |(above, _)| above);
         }
         for path in missing.into_iter().rev() {
-            self.files.mkdir(path, Some(0o755)).await.map_err(inside(path))?;
+            self.files.mkdir(path, Some(0o755)).await.map_err(in_sandbox_error(path))?;
             let owner = FsAttributes { uid: Some(self.ids.user), gid: Some(self.ids.group), ..FsAttributes::default() };
-            self.files.set_stat(path, false, owner).await.map_err(inside(path))?;
+            self.files.set_stat(path, false, owner).await.map_err(in_sandbox_error(path))?;
             self.made.push(path.to_owned());
         }
         Ok(())
@@ -226,7 +227,7 @@ impl SandboxCopier {
         let attributes = self.attributes(metadata);
         // Linux ignores the mode of a symbolic link.
         let attributes = FsAttributes { mode: attributes.mode.filter(|_| mode), ..attributes };
-        self.files.set_stat(path, false, attributes).await.map_err(inside(path))
+        self.files.set_stat(path, false, attributes).await.map_err(in_sandbox_error(path))
     }
 
     fn attributes(&self, metadata: EntryMetadata) -> FsAttributes {
@@ -278,6 +279,6 @@ async fn write(
     opened.set_stat(attributes).await
 }
 
-fn inside(path: &str) -> impl Fn(AgentClientError) -> CopyError {
+fn in_sandbox_error(path: &str) -> impl Fn(AgentClientError) -> CopyError {
     move |source| CopyError::Inside { path: path.to_owned(), source }
 }

@@ -75,7 +75,6 @@ type WalkResult = Result<(), WalkError>;
 #[derive(Debug)]
 enum WalkError {
     Failed(CopyError),
-    /// The receiver was dropped.
     ReceiverDropped,
     /// A link in an ignored directory points outside the tree.
     LinkOutside,

@@ -83,7 +83,7 @@ impl AgentConnection {
     }
 
     /// Connects to a port inside, on either loopback address.
-    async fn reach(&self, port: u16) -> Result<carrel_agent_client::TcpStream, ProviderError> {
+    async fn reach(&self, port: u16) -> Result<carrel_agent_client::GuestTcpStream, ProviderError> {
         let client = self.client().await?;
         let reached = match client.tcp("127.0.0.1", port).await {
             Err(AgentClientError::Tcp(_)) => client.tcp("::1", port).await,

@@ -29,7 +29,6 @@ pub(super) struct HealthcheckTiming {
     start_interval: Duration,
 }
 
-/// The state of a service.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceState {
     /// None without a health check: then the service is healthy once its command runs.

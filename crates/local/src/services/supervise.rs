@@ -28,7 +28,6 @@ const LAST_OUTPUT_BYTES: u64 = 300;
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The supervisor of one service.
 struct ServiceSupervisor {
     inner: Arc<LocalInner>,
     place: Place,
@@ -48,7 +47,6 @@ struct ServiceSupervisor {
 pub(super) enum SupervisionError {
     /// Its sandbox has stopped, or does not answer.
     SandboxLost,
-    /// The main sandbox has stopped.
     MainSandboxStopped,
     /// The service failed.
     Failed(ProviderError),
@@ -209,7 +207,6 @@ impl ServiceSupervisor {
         Ok(())
     }
 
-    /// The command of the service.
     fn command(&self) -> JobCommand {
         self.job(&command_line(&self.service.command, &self.config))
     }

@@ -24,7 +24,6 @@ pub(crate) struct ServiceCancellation(watch::Receiver<()>);
 // === impl SupervisedServices ===
 
 impl SupervisedServices {
-    /// Adds a service.
     pub(crate) fn add(&self, start: &str, key: &str) -> ServiceCancellation {
         let mut all = self.lock();
         let group = all

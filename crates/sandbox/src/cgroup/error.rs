@@ -40,10 +40,7 @@ pub enum CgroupError {
     },
     /// No hierarchy has such a group.
     #[error("no such cgroup: {name}")]
-    NotFound {
-        /// Its name.
-        name: String,
-    },
+    NotFound { name: String },
     /// The directory could not be created.
     #[error("cannot create {path}: {errno}", path = .path.display())]
     Make {
@@ -85,7 +82,6 @@ pub enum CgroupError {
     /// A file of the group could not be read.
     #[error("cannot read {file}: {errno}", file = .file.display())]
     Read {
-        /// The file.
         file: PathBuf,
         /// The kernel's error.
         errno: Errno,
@@ -93,7 +89,6 @@ pub enum CgroupError {
     /// A file of the group has unexpected content.
     #[error("unexpected content of {file}: {text:?}", file = .file.display())]
     Malformed {
-        /// The file.
         file: PathBuf,
         /// Its content.
         text: String,

@@ -39,7 +39,6 @@ pub enum ControllerLocation {
 /// What to do about a limit that this host cannot enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitPolicy {
-    /// Refuse it.
     #[default]
     Refuse,
     /// Continue without it, as the caller requested.
@@ -59,7 +58,6 @@ pub struct HostCgroups {
     freezer: ControllerLocation,
 }
 
-/// One hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) mount: PathBuf,
@@ -101,7 +99,6 @@ impl Controller {
         self.v1_name()
     }
 
-    /// Its name in v1.
     pub(super) fn v1_name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -238,7 +235,6 @@ impl HostCgroups {
         hierarchies
     }
 
-    /// The controllers in one hierarchy.
     pub(super) fn controllers<'a>(&'a self, hierarchy: &'a Hierarchy) -> impl Iterator<Item = Controller> + 'a {
         ALL.into_iter().filter(move |controller| self.location(*controller).hierarchy().as_ref() == Some(hierarchy))
     }

@@ -72,7 +72,6 @@ impl CgroupLimits {
         self.pids
     }
 
-    /// The CPU limit.
     pub fn cpus(&self) -> Option<CpuShare> {
         self.cpus
     }
@@ -149,7 +148,7 @@ mod tests {
 
     //= promises.cgroups.share-processors
     #[test]
-    fn what_is_no_share_is_refused() {
+    fn an_invalid_cpu_share_is_refused() {
         for text in ["", ".", "1.", ".5", "-1", "+1", "1e3", " 1", "1.5.1", "1,5", "0x1", "1.2345", "99999999999", "٣"]
         {
             assert_eq!(text.parse::<CpuShare>(), Err(LimitError::CpuText(text.to_owned())), "{text}");

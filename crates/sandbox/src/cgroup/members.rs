@@ -128,7 +128,7 @@ impl HierarchyGroup {
                 return Ok(());
             }
             if deadline.passed() {
-                return Err(Deadline::late(&self.directory, V1_STATE, "FROZEN"));
+                return Err(Deadline::missed(&self.directory, V1_STATE, "FROZEN"));
             }
             deadline.pause();
             // Writing again catches a process that was forked meanwhile.
@@ -162,7 +162,7 @@ impl HierarchyGroup {
                 return Ok(());
             }
             if deadline.passed() {
-                return Err(Deadline::late(&self.directory, PROCS, "nothing"));
+                return Err(Deadline::missed(&self.directory, PROCS, "nothing"));
             }
             deadline.pause();
         }
@@ -174,7 +174,7 @@ impl HierarchyGroup {
 
     pub(super) fn signal(&self, pids: &[Pid]) -> Result<(), CgroupError> {
         for pids in pids.chunks(BATCH) {
-            for (_, pidfd) in wait::held(&self.directory, pids)? {
+            for (_, pidfd) in wait::open_listed_pidfds(&self.directory, pids)? {
                 match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
                     Ok(()) | Err(Errno::SRCH) => {}
                     Err(errno) => return Err(CgroupError::Kill { file: self.directory.join(PROCS), errno }),

@@ -58,7 +58,6 @@ pub struct Cgroup {
     remove_on_drop: bool,
 }
 
-/// The group in one hierarchy.
 #[derive(Debug)]
 struct HierarchyGroup {
     unified: bool,

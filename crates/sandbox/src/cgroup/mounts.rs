@@ -7,7 +7,6 @@ use std::path::PathBuf;
 /// A mount of one hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CgroupMount {
-    /// The mount point.
     pub(super) point: PathBuf,
     /// Whether the mount and its file system are writable.
     pub(super) writable: bool,
@@ -18,7 +17,6 @@ pub(super) struct CgroupMount {
 /// A line of `/proc/cgroups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CgroupSubsystem {
-    /// Whether it is enabled.
     pub(super) enabled: bool,
 }
 

@@ -16,7 +16,6 @@ pub(super) struct CgroupSetting {
 /// Exceeding it slows connections down and breaks none.
 const SOCKETS: u64 = 4;
 
-/// The settings of one controller.
 pub(super) fn settings(controller: Controller, unified: bool, limits: &CgroupLimits) -> Vec<CgroupSetting> {
     let must = |file, value: String| CgroupSetting { file, value, optional: false };
     // A kernel without these files has no swap or no network, or does not count them for groups.

@@ -20,7 +20,6 @@ const ANNOUNCED: Duration = Duration::from_millis(20);
 /// How many pidfds are held at one time.
 pub(super) const BATCH: usize = 64;
 
-/// A deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     end: Instant,
@@ -59,7 +58,7 @@ impl Deadline {
     }
 
     /// The error of a missed deadline.
-    pub(super) fn late(directory: &CgroupDirectory, file: &str, expected: &str) -> CgroupError {
+    pub(super) fn missed(directory: &CgroupDirectory, file: &str, expected: &str) -> CgroupError {
         CgroupError::Late { file: directory.join(file), expected: expected.to_owned(), seconds: TIMEOUT.as_secs() }
     }
 
@@ -99,7 +98,7 @@ impl Deadline {
             let turn = if interval > ANNOUNCED { *self } else { self.at_most(interval) };
             interval = (interval * 2).min(ANNOUNCED * 2);
             if !turn.poll(&events, PollFlags::PRI).map_err(failed)? && self.passed() {
-                return Err(Self::late(directory, EVENTS, &format!("{key} {value}")));
+                return Err(Self::missed(directory, EVENTS, &format!("{key} {value}")));
             }
         }
     }
@@ -114,7 +113,7 @@ impl Deadline {
                 return Ok(true);
             }
             let some = pids.get(..BATCH).unwrap_or(&pids);
-            match held(directory, some) {
+            match open_listed_pidfds(directory, some) {
                 Ok(held) => {
                     for (_, pidfd) in held {
                         if !self.poll(&pidfd, PollFlags::IN).map_err(failed)? {
@@ -145,7 +144,10 @@ pub(super) fn processes(directory: &CgroupDirectory) -> Result<Vec<Pid>, CgroupE
 
 /// Opens pidfds and drops those of processes that are no longer listed, so that a reused pid is never taken for a process of
 /// the group.
-pub(super) fn held(directory: &CgroupDirectory, pids: &[Pid]) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
+pub(super) fn open_listed_pidfds(
+    directory: &CgroupDirectory,
+    pids: &[Pid],
+) -> Result<Vec<(Pid, OwnedFd)>, CgroupError> {
     let mut held = Vec::with_capacity(pids.len());
     for pid in pids {
         match rustix::process::pidfd_open(*pid, PidfdFlags::empty()) {

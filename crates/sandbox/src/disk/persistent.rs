@@ -69,7 +69,6 @@ pub enum DiskKind {
 /// The limits of a project quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskQuota {
-    /// In bytes.
     pub bytes: u64,
     /// In inodes; the default is one for each 4 KiB, and 1,024 more.
     pub inodes: Option<u64>,

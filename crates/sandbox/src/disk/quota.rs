@@ -38,7 +38,7 @@ pub(super) fn create(parent: &OwnedFd, name: &str, quota: DiskQuota) -> Result<(
 /// A detached mount of the directory. It is copied from the path, since most kernels cannot copy a detached mount.
 pub(super) fn mount(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mount = mount::copy_alone(&rustix::fs::openat(CWD, path, flags, Mode::empty())?)?;
+    let mount = mount::copy_without_submounts(&rustix::fs::openat(CWD, path, flags, Mode::empty())?)?;
     sys::set_mount(mount.as_fd(), sys::WRITABLE_ATTRIBUTES, None)?;
     Ok(mount)
 }

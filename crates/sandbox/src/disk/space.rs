@@ -12,7 +12,6 @@ const RESERVED_PART: u64 = 16;
 /// The free space of a file system for users other than root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpace {
-    /// In bytes.
     pub bytes: u64,
     /// All bytes, used or free.
     pub all_bytes: u64,
@@ -28,7 +27,6 @@ const FREED_PART: u64 = 4;
 /// How much of the host's own disk stays free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceReserve {
-    /// In bytes.
     pub bytes: u64,
     /// In inodes; the default is 65,536 or a sixteenth of all, whichever is less.
     pub inodes: Option<u64>,

@@ -58,7 +58,7 @@ impl SocketMemory {
         Some(Self { count, tables, next: 0, sums: SocketSums::default(), largest: largest(), held: 0, worked: 0 })
     }
 
-    /// Checks for overuse. What cannot have become too much since the last check is not read.
+    /// Checks for overuse. Skips tables that cannot have exceeded the limit since the last check.
     pub(super) fn check(&mut self, worked: Option<u64>, allowance: u64) -> Option<KernelMemoryOveruse> {
         if self.next == 0 {
             let since = worked.map(|worked| worked.saturating_sub(self.worked));

@@ -118,7 +118,7 @@ fn prctl_options_with_effects_beyond_the_process_do_not_exist() {
 
 /// A file handle reveals the inode number on the host's file system.
 #[test]
-fn files_have_no_handles() {
+fn name_to_handle_at_is_refused() {
     let handle = [("name_to_handle_at", libc::SYS_name_to_handle_at, &[NO_DESCRIPTOR, NOWHERE, NOWHERE][..])];
     assert_refused(&attempts(&handle), libc::EOPNOTSUPP);
 }

@@ -19,10 +19,10 @@ use crate::record::SandboxRecord;
 pub enum AdoptError {
     /// It can no longer be inspected.
     #[error(transparent)]
-    Found(#[from] DiscoveryError),
+    Discovery(#[from] DiscoveryError),
     /// Its directory is not trusted.
     #[error(transparent)]
-    Problem(DiscoveryProblem),
+    Damaged(DiscoveryProblem),
     /// It is not running: it is being created, or has ended.
     #[error("sandbox is not running")]
     NotRunning,
@@ -73,7 +73,6 @@ pub enum IdentityField {
     Name,
     /// The incarnation of its sandbox.
     Incarnation,
-    /// The boot id.
     BootId,
     /// The pid of the sandbox's first process.
     Process,
@@ -92,7 +91,7 @@ impl DiscoveredSandbox {
         match now.problem {
             // A shim cannot evade supervision by changing the mode of its directory.
             None | Some(DiscoveryProblem::Open) => {}
-            Some(problem) => return Err(AdoptError::Problem(problem)),
+            Some(problem) => return Err(AdoptError::Damaged(problem)),
         }
         let known = self.record.as_ref().ok_or(AdoptError::NotRunning)?;
         let record = now.record.ok_or(AdoptError::NotRunning)?;

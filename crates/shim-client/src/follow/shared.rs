@@ -49,7 +49,6 @@ struct FollowState {
     over: Option<FollowEnd>,
 }
 
-/// A request that was sent.
 #[derive(Debug)]
 struct SentRequest {
     /// Its input bytes.
@@ -98,7 +97,6 @@ impl FollowShared {
         self.changed.notify_waiters();
     }
 
-    /// Sends a request.
     pub(super) fn send<'m, M: ShimMessage<'m>>(&self, message: &M) -> Result<RequestTicket<'_>, FollowEnd> {
         self.push(&mut self.lock(), message, 0)
     }

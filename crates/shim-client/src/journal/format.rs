@@ -32,7 +32,6 @@ pub(super) struct FactReader<R> {
     torn: bool,
 }
 
-/// The head of a journal.
 pub(super) fn head(incarnation: &str) -> Result<Vec<u8>, JournalError> {
     let length = match u8::try_from(incarnation.len()) {
         Ok(length @ 1..) => length,
@@ -44,7 +43,6 @@ pub(super) fn head(incarnation: &str) -> Result<Vec<u8>, JournalError> {
     Ok(head)
 }
 
-/// The record of a fact.
 pub(super) fn record(fact: &Fact) -> Result<Vec<u8>, JournalError> {
     let bytes = cbor::encoded_len(fact)?;
     let length = match u32::try_from(bytes) {

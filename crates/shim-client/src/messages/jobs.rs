@@ -12,11 +12,9 @@ record! {
     pub struct JobStart {
         /// The id, chosen by the caller: 1 to 220 letters, digits, `-`, `_`, `.` or `~`, not beginning with `.`.
         job: String => required,
-        /// The command.
         command: JobCommand => required,
     }
 
-    /// The command of a job.
     #[derive(Default)]
     pub struct JobCommand {
         /// The program: a path, or a name to look up in `PATH`.
@@ -49,9 +47,7 @@ record! {
     pub struct JobLimit {
         /// The resource, in lower case: `nofile`, `nproc`, `as`, …
         resource: String => required,
-        /// The soft limit.
         soft: u64 => required,
-        /// The hard limit.
         hard: u64 => required,
     }
 
@@ -59,17 +55,14 @@ record! {
     pub struct JobStarted {
         /// Whether this request created it.
         created: bool => required,
-        /// The job.
         info: JobInfo => required,
     }
 
-    /// List jobs.
     #[derive(Copy, Default)]
     pub struct JobList {}
 
     /// A part of the job list, oldest first.
     pub struct JobListPart {
-        /// The jobs.
         jobs: Vec<JobInfo> => required,
     }
 
@@ -83,7 +76,6 @@ record! {
         job: String => required,
     }
 
-    /// A job.
     pub struct JobInfo {
         /// Its id.
         job: String => required,
@@ -95,7 +87,6 @@ record! {
         cwd: Option<String> => omitted,
         /// Whether it has a terminal.
         tty: bool => default,
-        /// Its state.
         state: JobState => required,
         /// Its pid inside the sandbox.
         pid: Option<u32> => omitted,
@@ -117,7 +108,6 @@ record! {
         input: Option<PeerProcess> => omitted,
         /// The number of its followers.
         viewers: u32 => default,
-        /// Its outcome.
         outcome: Option<JobOutcome> => omitted,
     }
 
@@ -134,9 +124,7 @@ record! {
         cut_to: Option<u64> => omitted,
     }
 
-    /// The outcome of a job.
     pub struct JobOutcome {
-        /// The kind of outcome.
         kind: OutcomeKind => required,
         /// Its exit code.
         code: Option<i32> => omitted,
@@ -152,9 +140,7 @@ record! {
 
     /// Read bytes of an output without waiting for more.
     pub struct JobRead {
-        /// The job.
         job: String => required,
-        /// Which stream.
         stream: StreamName => required,
         /// The offset of the first byte.
         offset: u64 => required,
@@ -174,7 +160,6 @@ record! {
 
     /// Stream the output of a job until it ends.
     pub struct JobFollow {
-        /// The job.
         job: String => required,
         /// The offset in its standard output. Without one, it is not streamed.
         stdout: Option<u64> => omitted,
@@ -188,7 +173,6 @@ record! {
 
     /// A chunk of a job's output.
     pub struct JobOutput<'b> {
-        /// Which stream.
         stream: StreamName => required,
         /// The offset of the first byte.
         offset: u64 => required,
@@ -199,7 +183,6 @@ record! {
     /// A range of a job's output is no longer kept.
     #[derive(Copy)]
     pub struct JobOutputGap {
-        /// Which stream.
         stream: StreamName => required,
         /// The first dropped byte.
         from: u64 => required,
@@ -219,13 +202,11 @@ record! {
 
     /// A job has ended, and all requested output was sent.
     pub struct JobEnded {
-        /// The job.
         info: JobInfo => required,
     }
 
     /// Write input to a job.
     pub struct JobWrite<'b> {
-        /// The job.
         job: String => required,
         /// The bytes, at most 65,536.
         data: Cow<'b, [u8]> => required,
@@ -242,15 +223,12 @@ record! {
 
     /// Close the input of a job after everything that was written.
     pub struct JobClose {
-        /// The job.
         job: String => required,
     }
 
     /// Change the size of a job's terminal.
     pub struct JobResize {
-        /// The job.
         job: String => required,
-        /// Rows.
         rows: u16 => required,
         /// Columns.
         cols: u16 => required,
@@ -258,7 +236,6 @@ record! {
 
     /// Send a signal to the process group of a job.
     pub struct JobSignal {
-        /// The job.
         job: String => required,
         /// The signal number.
         signal: i32 => required,
@@ -266,7 +243,6 @@ record! {
 
     /// Terminate the process group of a job, and kill it after a grace period. Answered when it is dead.
     pub struct JobCancel {
-        /// The job.
         job: String => required,
         /// The grace period, in milliseconds; 0 kills immediately.
         grace_ms: u64 => default,
@@ -274,21 +250,17 @@ record! {
 
     /// Wait until a job has ended.
     pub struct JobWait {
-        /// The job.
         job: String => required,
     }
 }
 
 text_enum! {
-    /// The state of a job.
     pub enum JobState {
         /// The agent has not yet confirmed its start.
         Starting = "starting",
-        /// It runs.
         Running = "running",
         /// It is being terminated.
         Ending = "ending",
-        /// It has ended.
         Ended = "ended",
     } else
         /// A state that only a newer shim knows.
@@ -298,13 +270,10 @@ text_enum! {
 text_enum! {
     /// The kind of a job's outcome.
     pub enum OutcomeKind {
-        /// It exited.
         Exited = "exited",
         /// It was killed by a signal.
         Signalled = "signalled",
-        /// It timed out.
         TimedOut = "timed_out",
-        /// It was cancelled.
         Cancelled = "cancelled",
         /// It was OOM-killed.
         OutOfMemory = "out_of_memory",

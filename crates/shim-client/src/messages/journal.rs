@@ -16,11 +16,9 @@ record! {
 
     /// A batch of facts, in order.
     pub struct JournalFacts {
-        /// The facts.
         facts: Vec<Fact> => required,
     }
 
-    /// The end of the journal.
     #[derive(Copy)]
     pub struct JournalEnd {
         /// The last sequence.
@@ -33,13 +31,11 @@ record! {
         sequence: u64 => required,
         /// The time, in milliseconds since the epoch.
         at_ms: u64 => required,
-        /// The kind of fact.
         kind: FactKind => required,
         /// The job it is about.
         job: Option<String> => omitted,
         /// The command of that job.
         command: Option<Vec<String>> => omitted,
-        /// The outcome of that job.
         outcome: Option<JobOutcome> => omitted,
         /// The pid of a started process.
         pid: Option<u32> => omitted,
@@ -59,7 +55,6 @@ record! {
 }
 
 text_enum! {
-    /// The kind of a fact.
     pub enum FactKind {
         /// A shim began to create the sandbox.
         Claimed = "claimed",
@@ -67,7 +62,6 @@ text_enum! {
         Started = "started",
         /// A job was sent to the agent.
         JobStarted = "job_started",
-        /// A job ended.
         JobEnded = "job_ended",
         /// The sandbox was paused.
         Paused = "paused",

@@ -5,14 +5,12 @@ use carrel_protocol::record;
 record! {
     /// Serve ports of the host. A listening socket for each is attached, in order.
     pub struct PortsPublish {
-        /// The ports.
         ports: Vec<PublishedPort> => required,
     }
 
     /// A port of the host that is forwarded to a port inside.
     #[derive(Copy)]
     pub struct PublishedPort {
-        /// The port of the host.
         host: u16 => required,
         /// The port inside, at `127.0.0.1` or else at `::1`.
         inside: u16 => required,

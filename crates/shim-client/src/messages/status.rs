@@ -9,7 +9,6 @@ record! {
     pub struct Hello {
         /// The highest version that it supports.
         version: u8 => required,
-        /// Its release.
         release: String => default,
         /// The name of its sandbox.
         name: String => required,
@@ -17,7 +16,6 @@ record! {
         incarnation: String => required,
         /// The boot id of the host.
         boot_id: String => required,
-        /// Its own pid.
         shim_pid: u32 => required,
         /// The pid of the sandbox's first process on the host.
         pid: u32 => required,
@@ -31,9 +29,7 @@ record! {
 
     /// The status of a sandbox.
     pub struct Status {
-        /// Its state.
         state: ShimState => required,
-        /// The process that supervises it.
         supervisor: Option<PeerProcess> => omitted,
         /// The last sequence of its journal.
         sequence: u64 => default,
@@ -55,9 +51,7 @@ record! {
 
     /// A client process of a shim, from the kernel's peer credentials.
     pub struct PeerProcess {
-        /// Its pid.
         pid: u32 => required,
-        /// Its user.
         user: u32 => required,
         /// Its start time, in ticks since boot; 0 if unknown.
         began: u64 => default,
@@ -80,7 +74,6 @@ record! {
 text_enum! {
     /// The state of a sandbox.
     pub enum ShimState {
-        /// It runs.
         Running = "running",
         /// All its processes are paused.
         Paused = "paused",

@@ -60,7 +60,6 @@ pub(crate) enum ControlRequest {
     Write(usize),
 }
 
-/// A follower of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobFollower {
     pub(crate) key: JobKey,

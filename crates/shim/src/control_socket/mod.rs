@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
 
 pub(crate) use self::client::{ControlClient, ControlRequest, JobFollower};
-pub(crate) use self::streaming::cannot_read;
+pub(crate) use self::streaming::unreadable_output;
 use crate::jobs::{Jobs, RequestRef};
 use crate::poll::{DescriptorToken, Interest, Poller};
 

@@ -115,7 +115,7 @@ impl ControlClient {
             ControlRequest::Wait(key) => {
                 match jobs.info(*key) {
                     Some(info) => self.send(id, &JobEnded { info }),
-                    None => self.send(id, &no_longer_kept()),
+                    None => self.send(id, &job_pruned()),
                 }
                 StreamProgress::All
             }
@@ -171,7 +171,7 @@ impl ControlClient {
             jobs.watch(follow.key, false);
             match jobs.info(follow.key) {
                 Some(info) => self.send(id, &JobEnded { info }),
-                None => self.send(id, &no_longer_kept()),
+                None => self.send(id, &job_pruned()),
             }
             return StreamProgress::All;
         };
@@ -195,7 +195,7 @@ impl ControlClient {
             OutputRead::Nothing => StreamProgress::Nothing,
             OutputRead::Failed(errno) => {
                 jobs.watch(follow.key, false);
-                self.send(id, &cannot_read(errno));
+                self.send(id, &unreadable_output(errno));
                 StreamProgress::All
             }
         }
@@ -203,13 +203,13 @@ impl ControlClient {
 }
 
 /// The failure if stored output cannot be read now.
-pub(crate) fn cannot_read(errno: Errno) -> ShimFailure {
+pub(crate) fn unreadable_output(errno: Errno) -> ShimFailure {
     let message = format!("the output of the job cannot be read: {}", std::io::Error::from(errno));
     ShimFailure { code: FailureCode::HostUnfit, message, hint: None }
 }
 
 /// The failure if a job is no longer kept.
-fn no_longer_kept() -> ShimFailure {
+fn job_pruned() -> ShimFailure {
     let message = "the job has ended and is no longer kept".to_owned();
     ShimFailure { code: FailureCode::JobPruned, message, hint: None }
 }

@@ -51,7 +51,7 @@ pub(super) fn append(directory: &OwnedFd) -> Result<JournalEndCheck, JournalErro
         Ok(journal) => journal,
         // An invalid journal cannot be continued, nor replaced: sequences are used once.
         Err(JournalError::NoJournal | JournalError::Format { .. }) => return Ok(JournalEndCheck::Unchanged),
-        Err(JournalError::Open(error)) if is_strange(&error) => return Ok(JournalEndCheck::Unchanged),
+        Err(JournalError::Open(error)) if is_missing_or_special(&error) => return Ok(JournalEndCheck::Unchanged),
         Err(error) => return Err(error),
     };
     if last.is_some_and(|kind| matches!(kind, FactKind::Ended | FactKind::Failed)) {
@@ -69,7 +69,7 @@ pub(super) fn append(directory: &OwnedFd) -> Result<JournalEndCheck, JournalErro
 }
 
 /// Whether something does not exist, or is not a file.
-fn is_strange(error: &io::Error) -> bool {
+fn is_missing_or_special(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR))
 }
 

@@ -33,7 +33,7 @@ pub(super) enum LockAttempt {
 /// Acquires the lock of a directory, if it is free and still exists. While another process inspects it, it is retried
 /// so many times.
 pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Result<LockAttempt> {
-    discard_strange(directory)?;
+    remove_non_regular(directory)?;
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | create;
     let file = match rustix::fs::openat(directory, LOCK, flags, Mode::from_raw_mode(0o600)) {
         Ok(file) => file,
@@ -42,7 +42,7 @@ pub(super) fn hold(directory: &OwnedFd, create: OFlags, tries: usize) -> io::Res
     };
     for tried in 1..=tries {
         if lock(&file, FlockOperation::NonBlockingLockExclusive)? {
-            return still_there(directory, file);
+            return check_same_file(directory, file);
         }
         // An inspector has a shared lock, a holder an exclusive one.
         if !lock(&file, FlockOperation::NonBlockingLockShared)? {
@@ -75,7 +75,7 @@ fn lock(file: &OwnedFd, operation: FlockOperation) -> io::Result<bool> {
 }
 
 /// Whether the locked file was removed by a sweep meanwhile.
-fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
+fn check_same_file(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if is_same(&found, &rustix::fs::fstat(&file)?) => Ok(LockAttempt::Held(file.into())),
         Ok(_) | Err(Errno::NOENT) => Ok(LockAttempt::Absent),
@@ -84,7 +84,7 @@ fn still_there(directory: &OwnedFd, file: OwnedFd) -> io::Result<LockAttempt> {
 }
 
 /// Anything but a regular file is not a lock. A shim that put it there has none.
-fn discard_strange(directory: &OwnedFd) -> io::Result<()> {
+fn remove_non_regular(directory: &OwnedFd) -> io::Result<()> {
     match rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => discard(directory, LOCK),
         Ok(_) | Err(Errno::NOENT) => Ok(()),

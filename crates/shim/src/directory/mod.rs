@@ -63,7 +63,6 @@ pub enum DirectoryError {
     /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The path.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,

@@ -328,7 +328,7 @@ impl DeadSandbox<'_> {
 
     fn remove(self) -> io::Result<()> {
         // First ours, then empty: from here on no other user can add to it.
-        self.take_back()?;
+        self.reclaim_ownership()?;
         remove(self.parent, self.name, &self.own)
     }
 
@@ -336,7 +336,7 @@ impl DeadSandbox<'_> {
     fn settle(self) -> Result<bool, SweepError> {
         let sockets = remove_sockets(&self.own)?;
         let reaped = reap(&self.own)?;
-        let back = self.take_back()?;
+        let back = self.reclaim_ownership()?;
         match end::append(&self.own)? {
             JournalEndCheck::TooLarge(bytes) => Err(SweepError::Large(bytes)),
             end => Ok(back || sockets || reaped || end == JournalEndCheck::Appended),
@@ -344,7 +344,7 @@ impl DeadSandbox<'_> {
     }
 
     /// Takes its ownership back: its id range, and with it its user, may belong to another sandbox by now.
-    fn take_back(&self) -> io::Result<bool> {
+    fn reclaim_ownership(&self) -> io::Result<bool> {
         let place = rustix::fs::fstat(&self.own)?;
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         if place.st_uid == user.as_raw() && place.st_mode & 0o077 == 0 {

@@ -58,7 +58,6 @@ pub(super) struct ArchivedRecord {
     pub(super) job: ArchivedJob,
 }
 
-/// The head of a record.
 #[derive(Clone, Copy, Debug)]
 struct RecordHead {
     length: usize,
@@ -67,7 +66,7 @@ struct RecordHead {
 }
 
 /// Creates an unlinked file beside the outputs of jobs.
-fn nameless(logs: &OwnedFd) -> io::Result<File> {
+fn create_unlinked(logs: &OwnedFd) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(logs, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
     rustix::fs::unlinkat(logs, UNFINISHED, AtFlags::empty())?;
@@ -157,7 +156,7 @@ impl Archive {
 
 impl ArchiveFiles {
     fn new(logs: &OwnedFd) -> io::Result<Self> {
-        Ok(Self { records: nameless(logs)?, end: 0, table: table(logs, SLOTS)?, slots: SLOTS, used: 0 })
+        Ok(Self { records: create_unlinked(logs)?, end: 0, table: table(logs, SLOTS)?, slots: SLOTS, used: 0 })
     }
 
     fn push(&mut self, logs: &OwnedFd, hash: u64, job: &ArchivedJob, forgotten: bool) -> io::Result<()> {
@@ -229,7 +228,7 @@ impl ArchiveFiles {
 
 /// A table with so many empty slots.
 fn table(logs: &OwnedFd, slots: u64) -> io::Result<File> {
-    let file = nameless(logs)?;
+    let file = create_unlinked(logs)?;
     file.set_len(slots * SLOT as u64)?;
     Ok(file)
 }

@@ -14,7 +14,6 @@ const ROOM: u64 = 256 * 1024;
 /// The maximum queue length.
 const MOST: usize = 4 * 1024 * 1024;
 
-/// The input of a job.
 #[derive(Debug)]
 pub(crate) struct JobInputQueue {
     queue: VecDeque<u8>,
@@ -69,7 +68,7 @@ impl JobInputQueue {
     pub(crate) fn check(&self, requester: RequestRef) -> Result<(), RequestRejection> {
         match &self.holder {
             Some(holder) if holder.requester.connection != requester.connection => {
-                Err(RequestRejection::new(FailureCode::InputTaken, taken_by(&holder.peer)))
+                Err(RequestRejection::new(FailureCode::InputTaken, input_held_message(&holder.peer)))
             }
             _ => Ok(()),
         }
@@ -169,7 +168,7 @@ impl JobInputQueue {
 }
 
 /// A message that names the holder.
-pub(crate) fn taken_by(peer: &PeerProcess) -> String {
+pub(crate) fn input_held_message(peer: &PeerProcess) -> String {
     format!("process {} holds the input of the job", peer.pid)
 }
 

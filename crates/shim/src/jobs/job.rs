@@ -26,7 +26,6 @@ const LONGEST_NAME: usize = 32;
 /// The grace period after a timeout.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A job.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: String,
@@ -72,13 +71,10 @@ pub(crate) struct Job {
 /// The effect of an agent's frame on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameEffect {
-    /// Its state changed.
     StateChanged,
     /// It exited, or could not be started.
     Finished,
-    /// Its input is closed.
     InputClosed,
-    /// The frame is invalid.
     Invalid,
     /// More output than permitted.
     WindowExceeded,

@@ -110,7 +110,6 @@ pub(crate) struct RequestRef {
     pub(crate) request: u32,
 }
 
-/// Frames for the agent.
 #[derive(Debug, Default)]
 pub(crate) struct AgentFrames {
     /// Sent before everything else.

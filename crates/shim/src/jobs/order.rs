@@ -7,7 +7,6 @@ use carrel_shim_client::messages::StreamName;
 /// The maximum number of remembered switches between the outputs.
 const MOST: usize = 256;
 
-/// The order of the outputs.
 #[derive(Debug, Default)]
 pub(crate) struct OutputOrder {
     /// The offset of each output before which the order is unknown.

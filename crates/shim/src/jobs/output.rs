@@ -19,7 +19,6 @@ pub(crate) const RING: usize = 128 * 1024;
 /// The size of the tail in memory while it is also in the file, for close followers.
 const NEWEST: usize = 32 * 1024;
 
-/// One output of a job.
 #[derive(Debug)]
 pub(crate) struct JobOutputLog {
     name: String,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use carrel_protocol::payload::ExecLimits;
 use carrel_shim_client::messages::{FailureCode, InputWish, OutcomeKind};
 
-use super::input::{InputHolder, taken_by};
+use super::input::{InputHolder, input_held_message};
 use super::{JobEvent, JobKey, Jobs, RequestRef, RequestRejection};
 
 /// The maximum chunk of input.
@@ -86,7 +86,7 @@ impl Jobs {
         let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.is_over()) else { return Ok(None) };
         if let Some(before) = job.input.holder.take() {
             if wish == InputWish::Ask {
-                let refusal = RequestRejection::new(FailureCode::InputTaken, taken_by(&before.peer));
+                let refusal = RequestRejection::new(FailureCode::InputTaken, input_held_message(&before.peer));
                 job.input.holder = Some(before);
                 return Err(refusal);
             }
@@ -105,7 +105,6 @@ impl Jobs {
         }
     }
 
-    /// Releases the input.
     pub(crate) fn release_input(&mut self, key: JobKey, requester: RequestRef) {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.input.holder.take_if(|holder| holder.requester == requester);

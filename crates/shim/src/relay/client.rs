@@ -87,7 +87,7 @@ impl RelayedClient {
     pub(crate) fn check_frames(&mut self) -> Result<ClientRequests, ClientFault> {
         let mut requests = ClientRequests::default();
         loop {
-            match self.inbox.ahead()? {
+            match self.inbox.next_frame()? {
                 NextFrame::Frame(header) => {
                     self.check(header)?;
                     requests.shutdown |= header.id == 0;

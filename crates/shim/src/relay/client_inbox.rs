@@ -53,7 +53,7 @@ impl ClientInbox {
     }
 
     /// What follows the complete frames; an invalid length is rejected after its four bytes.
-    pub(crate) fn ahead(&self) -> Result<NextFrame, InvalidFrameLength> {
+    pub(crate) fn next_frame(&self) -> Result<NextFrame, InvalidFrameLength> {
         let bytes = self.bytes.get(self.whole..).unwrap_or_default();
         let header = match bytes.first_chunk::<PREFIX_SIZE>() {
             Some(prefix) => Some(Header::parse(prefix)?),
@@ -88,7 +88,7 @@ impl ClientInbox {
 
     /// The size of the next frame, if it needs a loan and has none.
     pub(crate) fn wants_loan(&self) -> Option<usize> {
-        match self.ahead() {
+        match self.next_frame() {
             Ok(NextFrame::Incomplete(Some(header))) if self.granted.is_none() => {
                 Some(PREFIX_SIZE + header.body_len).filter(|frame| *frame > SMALL)
             }

@@ -33,7 +33,6 @@ pub(crate) enum HostMessage {
     Answer(u32),
     /// An error about an uncorrelated message.
     Error,
-    /// An invalid message.
     Invalid,
 }
 

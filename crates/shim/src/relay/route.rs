@@ -12,7 +12,6 @@ const STRAYS: u32 = 1000;
 /// That period.
 const WHILE: Duration = Duration::from_secs(1);
 
-/// The target of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameTarget {
     Client(Slot),
@@ -160,7 +159,7 @@ impl FrameRouter {
 }
 
 /// Whether an agent sends such a frame to a client: it continues a session, ends it, or is data.
-pub(crate) fn is_sensible(flags: Flags) -> bool {
+pub(crate) fn is_valid_for_client(flags: Flags) -> bool {
     [Flags::NONE, Flags::TERMINAL, Flags::BULK].contains(&flags.known())
 }
 

@@ -21,7 +21,6 @@ struct RelayModel {
     number: u32,
 }
 
-/// The model of a client.
 #[derive(Default)]
 struct ModelClient {
     ids: Option<CorrelationIdRange>,
@@ -35,7 +34,6 @@ struct ModelClient {
     expected: VecDeque<Vec<u8>>,
 }
 
-/// The model of the agent.
 #[derive(Default)]
 struct ModelAgent {
     got: Vec<u8>,
@@ -384,7 +382,7 @@ fn a_client_that_uses_a_foreign_id_is_disconnected() {
         let mut relay = Relay::new(ready(), false, Instant::now());
         let slot = relay.connect(Instant::now()).unwrap();
         send(&mut relay, slot, &bytes);
-        assert_eq!(relay.take_events(), [RelayEvent::Drop(slot, fault)]);
+        assert_eq!(relay.take_events(), [RelayAction::Drop(slot, fault)]);
         assert_eq!(relay.next_for_guest(), b"", "nothing is forwarded to the agent");
     }
 }
@@ -396,7 +394,7 @@ fn any_client_may_request_a_shutdown() {
     let mut relay = Relay::new(ready(), true, Instant::now());
     let slot = relay.connect(Instant::now()).unwrap();
     send(&mut relay, slot, &frame(0, Flags::SHUTDOWN, 3));
-    assert_eq!(relay.take_events(), [RelayEvent::Shutdown]);
+    assert_eq!(relay.take_events(), [RelayAction::Shutdown]);
 }
 
 //= carrel.relay.client-leaves-sessions-ended
@@ -510,7 +508,7 @@ fn a_client_that_pauses_in_a_large_frame_delays_others_only_briefly() {
     let dropped: Vec<_> = relay.take_events();
     assert_eq!(
         dropped,
-        slots[..4].iter().map(|slot| RelayEvent::Drop(*slot, ClientFault::Unfinished)).collect::<Vec<_>>()
+        slots[..4].iter().map(|slot| RelayAction::Drop(*slot, ClientFault::Unfinished)).collect::<Vec<_>>()
     );
     for slot in &slots[..4] {
         relay.disconnect(*slot);
@@ -584,7 +582,7 @@ fn a_client_that_does_not_read_affects_only_itself() {
     for _ in 0..40 {
         relay.receive_from_guest(&answer, Instant::now(), &mut |_: Slot, _: &[u8]| 0).unwrap();
         for event in relay.take_events() {
-            assert_eq!(event, RelayEvent::Drop(deaf, ClientFault::TooSlow));
+            assert_eq!(event, RelayAction::Drop(deaf, ClientFault::TooSlow));
             relay.disconnect(deaf);
         }
     }

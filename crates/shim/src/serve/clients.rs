@@ -9,7 +9,7 @@ use carrel_shim_client::messages::EndReason;
 
 use super::{ClientConnection, READS_AT_A_TURN, ShimServer};
 use crate::poll::{DescriptorToken, Interest, Readiness};
-use crate::relay::{RelayEvent, Slot};
+use crate::relay::{RelayAction, Slot};
 
 /// Accepted clients per iteration.
 const ACCEPTS_AT_A_TURN: usize = 16;
@@ -94,8 +94,8 @@ impl ShimServer {
     pub(super) fn handle_relay_events(&mut self) {
         for event in self.relay.take_events() {
             match event {
-                RelayEvent::Drop(slot, _fault) => self.disconnect(slot),
-                RelayEvent::Shutdown => {
+                RelayAction::Drop(slot, _fault) => self.disconnect(slot),
+                RelayAction::Shutdown => {
                     self.end(EndReason::Shutdown, "a client requested it".to_owned(), SHUTDOWN_GRACE)
                 }
             }

@@ -14,7 +14,7 @@ use carrel_shim_client::messages::{
 use carrel_shim_client::{ShimMessage, decode};
 
 use super::{ShimServer, UNSAID};
-use crate::control_socket::{ControlRequest, JobFollower, cannot_read};
+use crate::control_socket::{ControlRequest, JobFollower, unreadable_output};
 use crate::failpoint::Failpoint;
 use crate::jobs::{
     AgentFrames, InputHolder, JobCursor, JobEvent, OutputRead, RequestRef, RequestRejection, StartLookup,
@@ -317,7 +317,7 @@ impl ShimServer {
             piece = self.jobs.read(key, read.stream, offset, limit, &mut bytes);
         }
         if let OutputRead::Failed(errno) = piece {
-            return self.send(requester, &cannot_read(errno));
+            return self.send(requester, &unreadable_output(errno));
         }
         let end = self.jobs.is_over(key) && offset + bytes.len() as u64 >= self.jobs.length(key, read.stream);
         self.send(requester, &JobReadChunk { offset, data: Cow::Borrowed(&bytes), end })

@@ -3,7 +3,7 @@
 use carrel_image::InvalidGuestPath;
 use carrel_sandbox::cgroup::{CgroupError, LimitError};
 use carrel_sandbox::{DiskError, DropPrivilegesError, IdsError, LaunchError, is_damage};
-use carrel_shim_client::InvalidRootPath;
+use carrel_shim_client::InvalidRootFsPath;
 use carrel_shim_client::messages::{FailureCode, ShimFailure};
 
 use super::READY;
@@ -17,7 +17,7 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Path(#[from] InvalidGuestPath),
     #[error(transparent)]
-    Root(#[from] InvalidRootPath),
+    Root(#[from] InvalidRootFsPath),
     #[error(transparent)]
     Network(#[from] NetworkShareError),
     #[error(transparent)]

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use crate::sqlite::{beside, directory_of};
+use crate::sqlite::{directory_of, with_suffix};
 
 /// A file name in an open directory.
 #[derive(Debug)]
@@ -76,12 +76,12 @@ impl BackupTarget {
     /// beside the store.
     pub(super) fn stage(&self, store: &Path) -> io::Result<StagedCopy> {
         if let Some(directory) = self.trusted_path() {
-            let path = beside(&directory.join(&self.name), ".partial");
+            let path = with_suffix(&directory.join(&self.name), ".partial");
             return Ok(StagedCopy { path, is_beside: true, _lock: None });
         }
         let lock = File::open(directory_of(store))?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
-        Ok(StagedCopy { path: beside(store, ".partial"), is_beside: false, _lock: Some(lock) })
+        Ok(StagedCopy { path: with_suffix(store, ".partial"), is_beside: false, _lock: Some(lock) })
     }
 
     /// Gives a complete copy its final name, durably.

@@ -7,18 +7,18 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::inspect::{beside, has_log};
+use super::inspect::{has_log, with_suffix};
 use super::open::{ReadOnlyConnection, read_when_ready};
 use crate::StoreError;
 
 /// Keeps a copy of a store before its migration, so that the user can go back to the older version. Only the first copy
 /// of a version is kept.
 pub(super) fn keep_before_migration(connection: &Connection, path: &Path, version: usize) -> Result<(), StoreError> {
-    let backup = beside(path, &format!(".v{version}.bak"));
+    let backup = with_suffix(path, &format!(".v{version}.bak"));
     if backup.exists() {
         return Ok(());
     }
-    let partial = beside(&backup, ".partial");
+    let partial = with_suffix(&backup, ".partial");
     write_copy(connection, &partial)?;
     finish(&partial, &backup)?;
     tracing::info!(backup = %backup.display(), version, "migrating the store; the old version is kept");
@@ -89,7 +89,7 @@ pub(crate) fn mark_restored(path: &Path) -> Result<(), StoreError> {
 /// Removes a database that no process uses, with all files that SQLite created beside it.
 pub(crate) fn remove_database(path: &Path) -> Result<(), StoreError> {
     for end in ["", "-wal", "-shm", "-journal"] {
-        let file = beside(path, end);
+        let file = with_suffix(path, end);
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::file(file, error)),
             _ => {}

@@ -11,7 +11,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::copy::{create_new, remove_database};
-use super::inspect::{beside, log_of};
+use super::inspect::{log_of, with_suffix};
 use super::schema;
 use crate::StoreError;
 
@@ -40,7 +40,7 @@ impl TableLayout {
     /// Copies a database with its log, and rebuilds the first page of the copy.
     pub(super) fn copy(self, from: &Path, to: &Path) -> Result<(), StoreError> {
         let failed = |error| StoreError::file(to, error);
-        let mut page = self.first_page(&beside(to, ".new"))?;
+        let mut page = self.first_page(&with_suffix(to, ".new"))?;
         remove_database(to)?;
         create_new(to)?;
         let length = std::fs::copy(from, to).map_err(failed)?;

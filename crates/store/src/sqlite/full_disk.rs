@@ -19,7 +19,6 @@ const FRAME_HEADER: u64 = 24;
 /// The maximum number of pages to compact: all of them are held in memory, and no commit runs meanwhile.
 const MOST_COMPACTED: u64 = 16_384;
 
-/// The size of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DatabaseSize {
     /// All pages, in the file or in the log.

@@ -34,7 +34,7 @@ const LOG_HEADER: u64 = 32;
 
 /// The write-ahead log of a database.
 pub(crate) fn log_of(path: &Path) -> PathBuf {
-    beside(path, "-wal")
+    with_suffix(path, "-wal")
 }
 
 /// Whether there is a write-ahead log to read. One with a header and no frame has nothing to read, and SQLite cannot open it
@@ -44,7 +44,7 @@ pub(crate) fn has_log(path: &Path) -> bool {
 }
 
 /// The path with a suffix appended to its file name.
-pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(end);
     name.into()

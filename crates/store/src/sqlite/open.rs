@@ -12,8 +12,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::checkpoint::Checkpointer;
-use super::inspect::{beside, has_log, inspect};
-use super::raise::{LostEvents, raise};
+use super::inspect::{has_log, inspect, with_suffix};
+use super::sequence_floor::{LostEvents, raise};
 use super::wal_index::WalIndex;
 use super::{Sqlite, copy, read, schema};
 use crate::marker::MarkerFile;
@@ -163,7 +163,7 @@ impl ReadOnlyConnection {
 fn connect_to_log(path: &Path) -> Result<Connection, StoreError> {
     // Without an index SQLite scans the log itself, but requires the file. Opening and closing an existing one would
     // release locks.
-    let _ = OpenOptions::new().write(true).create_new(true).mode(MODE).open(beside(path, "-shm"));
+    let _ = OpenOptions::new().write(true).create_new(true).mode(MODE).open(with_suffix(path, "-shm"));
     connect_by_uri(path, READ_ONLY_INDEX)
 }
 

@@ -11,10 +11,10 @@ use rusqlite::{Connection, Row};
 use super::checksum::ChecksummedTable;
 use super::copy::{create_new, remove_database};
 use super::first_page::TableLayout;
-use super::inspect::beside;
+use super::inspect::with_suffix;
 use super::open::{ReadOnlyConnection, recognize};
-use super::raise::{execute, set_position};
 use super::salvage::{IndexKeys, Salvage};
+use super::sequence_floor::{execute, set_position};
 use super::{read, rows, schema};
 use crate::marker::MarkerRecord;
 use crate::repair::{RepairReport, RepairedTable};
@@ -68,7 +68,7 @@ fn rebuild_with(
     new: &Path,
     home: Option<&MarkerRecord>,
 ) -> Result<RepairReport, StoreError> {
-    let source = beside(new, ".source");
+    let source = with_suffix(new, ".source");
     let rebuilt = layout.copy(path, &source).and_then(|()| rebuild_from(&source, new, home));
     remove_database(&source)?;
     rebuilt
@@ -224,7 +224,7 @@ impl Rebuild<'_> {
         let mut insert = self.target.prepare(&insert)?;
         let sql = format!("SELECT {} FROM gaps g", ChecksummedTable::Gaps.selected("g", self.salvage.version));
         let (mut gaps, mut damaged) = (BTreeSet::new(), BTreeSet::new());
-        let is_whole = self.salvage.both_ways(&sql, &["sandbox", "after"], |row| {
+        let is_whole = self.salvage.visit_both_ways(&sql, &["sandbox", "after"], |row| {
             let Ok(gap) = row.get(0).and_then(|sandbox| Ok((sandbox, row.get(1)?, row.get::<_, i64>(2)?))) else {
                 return;
             };
@@ -253,7 +253,7 @@ impl Rebuild<'_> {
         if self.salvage.version >= schema::TRIMMED {
             let sql =
                 format!("SELECT {} FROM trimmed t", ChecksummedTable::Trimmed.selected("t", self.salvage.version));
-            is_whole = self.salvage.both_ways(&sql, &["sandbox"], |row| {
+            is_whole = self.salvage.visit_both_ways(&sql, &["sandbox"], |row| {
                 let Ok(found) = row.get(0).and_then(|sandbox: i64| Ok((sandbox, (row.get(1)?, row.get(2)?)))) else {
                     return;
                 };
@@ -331,7 +331,7 @@ impl Rebuild<'_> {
     fn reservations(&mut self) -> rusqlite::Result<()> {
         for (name, known) in [("reserved_sandboxes", &mut self.sandbox_ids), ("reserved_execs", &mut self.exec_ids)] {
             let mut found = BTreeSet::new();
-            let is_whole = self.salvage.both_ways(&format!("SELECT id FROM {name}"), &["id"], |row| {
+            let is_whole = self.salvage.visit_both_ways(&format!("SELECT id FROM {name}"), &["id"], |row| {
                 found.extend(row.get::<_, String>(0).ok());
             });
             let kept = found.len() as u64;

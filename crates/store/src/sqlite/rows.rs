@@ -124,25 +124,25 @@ fn details(row: &Row<'_>) -> Result<EventDetails> {
             error_message,
         },
         SERVICE => EventDetails::Service { name: row.get(7)?, error_code, error_message },
-        other => return Err(bad(6, InvalidValue(other.into()))),
+        other => return Err(conversion_error(6, InvalidValue(other.into()))),
     })
 }
 
 pub(super) fn id<T>(row: &Row<'_>, column: usize, new: fn(String) -> std::result::Result<T, InvalidId>) -> Result<T> {
-    new(row.get(column)?).map_err(|error| bad(column, error))
+    new(row.get(column)?).map_err(|error| conversion_error(column, error))
 }
 
 fn numbered<T>(row: &Row<'_>, column: usize, from: fn(u8) -> Option<T>) -> Result<T> {
     let number = row.get(column)?;
-    from(number).ok_or_else(|| bad(column, InvalidValue(number.into())))
+    from(number).ok_or_else(|| conversion_error(column, InvalidValue(number.into())))
 }
 
 fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T> {
     let text = row.get_ref(column)?;
-    let text = text.as_str().map_err(|error| bad(column, error))?;
-    serde_json::from_str(text).map_err(|error| bad(column, error))
+    let text = text.as_str().map_err(|error| conversion_error(column, error))?;
+    serde_json::from_str(text).map_err(|error| conversion_error(column, error))
 }
 
-fn bad(column: usize, error: impl Error + Send + Sync + 'static) -> SqlError {
+fn conversion_error(column: usize, error: impl Error + Send + Sync + 'static) -> SqlError {
     SqlError::FromSqlConversionFailure(column, Type::Null, Box::new(error))
 }

@@ -40,7 +40,7 @@ impl<T> IndexKeys<T> {
 impl Salvage<'_> {
     /// Visits the results of a query from the front until a read fails, then from the back: rows may be visited twice.
     /// Returns whether no read failed.
-    pub(super) fn both_ways(&self, sql: &str, order: &[&str], mut visit: impl FnMut(&Row<'_>)) -> bool {
+    pub(super) fn visit_both_ways(&self, sql: &str, order: &[&str], mut visit: impl FnMut(&Row<'_>)) -> bool {
         [" ASC", " DESC"].into_iter().any(|direction| {
             let order: Vec<_> = order.iter().map(|column| format!("{column}{direction}")).collect();
             self.each(&format!("{sql} ORDER BY {}", order.join(", ")), None, &mut visit)
@@ -115,7 +115,7 @@ impl Salvage<'_> {
         read: impl Fn(&Row<'_>) -> rusqlite::Result<(i64, T)>,
     ) -> IndexKeys<T> {
         let mut keys = Vec::new();
-        let is_whole = self.both_ways(sql, order, |row| keys.extend(read(row).ok()));
+        let is_whole = self.visit_both_ways(sql, order, |row| keys.extend(read(row).ok()));
         IndexKeys { keys, is_whole }
     }
 

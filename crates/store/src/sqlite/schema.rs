@@ -8,8 +8,11 @@ use super::checksum::ChecksummedTable;
 pub(super) const APPLICATION: i32 = 0x4372_726c;
 
 /// The migration to each version from the previous one. Released steps never change.
-pub(super) const STEPS: &[MigrationStep] =
-    &[MigrationStep::sql(FIRST), MigrationStep { sql: SECOND, code: Some(fill_second) }, MigrationStep::sql(THIRD)];
+pub(super) const STEPS: &[MigrationStep] = &[
+    MigrationStep::sql(FIRST),
+    MigrationStep { sql: SECOND, code: Some(backfill_checksums_v2) },
+    MigrationStep::sql(THIRD),
+];
 
 /// The version that this code writes.
 pub(super) const NEWEST: usize = STEPS.len();
@@ -130,7 +133,7 @@ const THIRD: &str = "
 ";
 
 /// A later version that changes columns has to give this its own list of them.
-fn fill_second(connection: &Connection) -> rusqlite::Result<()> {
+fn backfill_checksums_v2(connection: &Connection) -> rusqlite::Result<()> {
     ChecksummedTable::SECOND.iter().try_for_each(|table| table.seal(connection))
 }
 

@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::checksum::ChecksummedTable;
-use super::raise::execute;
 use super::rows;
+use super::sequence_floor::execute;
 use crate::backend::EventRange;
 use crate::{ExecId, RetentionLimit, SandboxId, Sequence};
 

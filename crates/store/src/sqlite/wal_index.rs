@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use super::inspect::{beside, log_of};
+use super::inspect::{log_of, with_suffix};
 use super::open::MODE;
 use crate::reserve::StoreDiskSpace;
 use crate::{ByteLock, StoreError, StoreOptions};
@@ -56,7 +56,7 @@ pub(super) struct WalIndex {
 impl WalIndex {
     /// Opens the index and allocates the blocks for the current log.
     pub(super) fn open(database: &Path, lock: ByteLock, options: &StoreOptions) -> Result<Self, StoreError> {
-        let path = beside(database, "-shm");
+        let path = with_suffix(database, "-shm");
         let failed = |error| failed(&path, error);
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
         let mut open = OpenOptions::new();

@@ -113,7 +113,6 @@ impl OpenItems {
         ended
     }
 
-    /// Interrupts all items.
     pub(super) fn interrupt_all(&mut self) -> Vec<EventData> {
         std::mem::take(self).open.into_values().map(interrupted).collect()
     }

@@ -38,7 +38,6 @@ impl<'a> ClaudeMessage<'a> {
         Self { value, raw }
     }
 
-    /// The raw message.
     pub(super) fn raw(self) -> Option<RawMessage> {
         Some(RawMessage::clone(self.raw))
     }

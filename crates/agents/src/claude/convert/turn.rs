@@ -9,7 +9,6 @@ pub(super) enum ClaudeTurn {
     /// No turn.
     #[default]
     Idle,
-    /// Turn of a prompt.
     Prompted {
         /// The prompt's id.
         id: String,

@@ -6,7 +6,6 @@ use crate::{
     schema::{EventData, PermissionOutcome, PermissionReply, PermissionResolved, QuestionOutcome, QuestionResolved},
 };
 
-/// Kind of a pending request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::session) enum PendingRequestKind {
     Permission,

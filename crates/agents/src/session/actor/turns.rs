@@ -57,7 +57,6 @@ impl SessionActor {
         self.flush();
     }
 
-    /// Fails the turn.
     pub(super) fn fail_turn(&mut self, kind: &str, error: &AgentError) {
         let message = error.to_string();
         self.log_writer.push(EventData::error(kind, message.clone(), None), None);

@@ -26,7 +26,6 @@ impl DetachKeys {
         DetachKeyMatcher { keys: self.0.clone(), typed: 0 }
     }
 
-    /// The last key.
     pub(crate) fn last(&self) -> Option<u8> {
         self.0.last().copied()
     }

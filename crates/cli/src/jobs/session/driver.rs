@@ -46,7 +46,6 @@ pub(crate) enum SessionRole {
     Viewer,
 }
 
-/// Options of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionOptions {
     pub(crate) role: SessionRole,
@@ -55,7 +54,6 @@ pub(crate) struct SessionOptions {
     pub(crate) endpoint: ShimEndpoint,
     /// Whether the job has a terminal.
     pub(crate) terminal: bool,
-    /// Keys that detach.
     pub(crate) keys: DetachKeys,
     /// Whether input was requested.
     pub(crate) input: bool,
@@ -68,7 +66,6 @@ pub(crate) struct SessionOptions {
     pub(crate) notes: SessionNotes,
 }
 
-/// The result of a session.
 #[derive(Debug)]
 pub(crate) struct SessionResult {
     pub(crate) ending: SessionEnding,
@@ -78,7 +75,6 @@ pub(crate) struct SessionResult {
     pub(crate) message: Option<String>,
 }
 
-/// A session with a job.
 #[derive(Debug)]
 pub(crate) struct JobSession {
     follow: Follow,

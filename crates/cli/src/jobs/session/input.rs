@@ -24,7 +24,6 @@ pub(crate) struct InputForwarder {
     pub(crate) typed: bool,
     /// Whether that terminal is in raw mode.
     pub(crate) raw: bool,
-    /// The detach keys.
     pub(crate) keys: DetachKeys,
     /// What the end of standard input means.
     pub(crate) end: InputEnd,

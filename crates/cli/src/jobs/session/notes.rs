@@ -25,7 +25,6 @@ impl SessionNotes {
         }
     }
 
-    /// Prints a note.
     pub(crate) fn print(self, words: &str) {
         note(&self.line(words, false));
     }

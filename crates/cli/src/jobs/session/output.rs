@@ -29,7 +29,6 @@ pub(crate) struct OutputStreams {
     progressed: Arc<Notify>,
 }
 
-/// One stream.
 #[derive(Debug)]
 struct OutputStream {
     shared: Arc<OutputQueue>,

@@ -25,7 +25,6 @@ pub(crate) const RESIZED: i32 = 28;
 /// This process continues after a stop.
 pub(crate) const CONTINUED: i32 = 18;
 
-/// The handled signals.
 #[derive(Debug)]
 pub(crate) struct HandledSignals(Vec<(i32, Signal)>);
 
@@ -54,7 +53,6 @@ impl HandledSignals {
         Ok(Self(streams))
     }
 
-    /// The next terminating signal.
     pub(crate) async fn next_terminating(&mut self) -> i32 {
         loop {
             let signal = self.next().await;

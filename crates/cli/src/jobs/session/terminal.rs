@@ -26,7 +26,6 @@ const SPECIAL: [SpecialCodeIndex; 13] = [
     SpecialCodeIndex::VLNEXT,
 ];
 
-/// The size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TerminalSize {
     pub(crate) rows: u16,

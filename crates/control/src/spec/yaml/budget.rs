@@ -42,7 +42,7 @@ impl YamlBudget<'_> {
         Ok(())
     }
 
-    fn deeper<E: Error>(self) -> Result<Self, E> {
+    fn descend<E: Error>(self) -> Result<Self, E> {
         let depth =
             self.depth.checked_sub(1).ok_or_else(|| E::custom(format!("is more than {MAX_DEPTH} levels deep")))?;
         Ok(Self { depth, ..self })
@@ -101,13 +101,13 @@ impl<'de> Visitor<'de> for YamlBudget<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let within = self.deeper()?;
+        let within = self.descend()?;
         while list.next_element_seed(within)?.is_some() {}
         self.charge(0)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let within = self.deeper()?;
+        let within = self.descend()?;
         let mut observed = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             within.charge(key.len())?;

@@ -176,6 +176,6 @@ async fn a_sandbox_with_an_untrusted_record_is_not_contacted() {
     let fixture = TestHome::running();
     let found = fixture.find();
     std::fs::write(fixture.path.join(INCARNATION), "i-2").unwrap();
-    assert!(matches!(found.connect().await, Err(AdoptError::Problem(DiscoveryProblem::Incarnation { .. }))));
+    assert!(matches!(found.connect().await, Err(AdoptError::Damaged(DiscoveryProblem::Incarnation { .. }))));
     assert!(matches!(fixture.find().connect().await, Err(AdoptError::NotRunning)));
 }

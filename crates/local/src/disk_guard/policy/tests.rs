@@ -5,7 +5,6 @@ use super::*;
 const MIB: u64 = 1 << 20;
 const RESERVE: FreeSpaceReserve = FreeSpaceReserve { bytes: 1024 * MIB, inodes: Some(1000) };
 
-/// A simulated sandbox.
 #[derive(Clone, Copy, Default)]
 struct SimulatedSandbox {
     /// Per millisecond.
@@ -256,7 +255,7 @@ fn a_paused_sandbox_resumes_when_there_is_space() {
     model.free.bytes += 3000 * MIB;
     model.run(10_000);
     assert!(!model.sandboxes["attacker"].paused && !model.sandboxes["attacker"].slowed);
-    assert!(!model.policy.holds());
+    assert!(!model.policy.has_restrictions());
 }
 
 #[test]
@@ -273,7 +272,7 @@ fn a_sandbox_that_is_quiet_after_a_burst_is_not_paused_and_gets_its_share_back()
             [GuardAction::SlowDown("one".to_owned()), GuardAction::SpeedUp("one".to_owned())],
             "{after}"
         );
-        assert!(model.is_whole() && !model.policy.holds());
+        assert!(model.is_whole() && !model.policy.has_restrictions());
     }
 }
 

@@ -19,7 +19,6 @@ const FORMAT: u32 = 1;
 /// The machine id of systemd.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// The identity of a home.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct HomeIdentity {
     format: u32,

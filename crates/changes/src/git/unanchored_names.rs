@@ -7,7 +7,7 @@ use crate::change::{ChangeKind, FileChange, Node};
 
 /// Names with what refers to each, in lower case.
 #[derive(Debug, Default)]
-pub(super) struct LooseNames {
+pub(super) struct UnanchoredNames {
     /// File names.
     names: HashMap<Vec<u8>, String>,
     /// Names of files with or without an extension, and of directories.
@@ -18,9 +18,9 @@ pub(super) struct LooseNames {
     shadows: BTreeMap<Vec<u8>, String>,
 }
 
-// === impl LooseNames ===
+// === impl UnanchoredNames ===
 
-impl LooseNames {
+impl UnanchoredNames {
     pub(super) fn add(&mut self, name: &[u8], is_module: bool, by: &str) {
         let name = fold(name);
         if name.iter().any(|byte| b"*?[".contains(byte)) {

@@ -93,7 +93,7 @@ impl DiskGuard {
         let mut measure = false;
         loop {
             let Some(inner) = self.inner.upgrade() else { return };
-            if inner.running.is_empty() && !self.policy.holds() {
+            if inner.running.is_empty() && !self.policy.has_restrictions() {
                 // No sandbox is running.
                 self.sampler = None;
                 let changed = inner.running.changed();
@@ -133,7 +133,7 @@ impl DiskGuard {
                     drop(self.measure(&inner).await);
                 }
                 (true, Some(_)) => {}
-                (false, _) if self.policy.holds() || !self.pausing.is_empty() => {}
+                (false, _) if self.policy.has_restrictions() || !self.pausing.is_empty() => {}
                 (false, _) => self.sampler = None,
             }
             let resumed = Arc::clone(&inner.resumed);

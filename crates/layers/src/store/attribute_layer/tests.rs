@@ -18,13 +18,13 @@ impl TestLayers {
 
     /// The modes in the patch, where `made` are the directories without an entry.
     fn patch(&self, made: &[&[&str]]) -> BTreeMap<String, u32> {
-        let sheet = |(layer, made): (usize, &&[&str])| PatchSource {
+        let source = |(layer, made): (usize, &&[&str])| PatchSource {
             tree: OwnedFd::from(std::fs::File::open(self.0.path().join(layer.to_string())).unwrap()),
             made: made.iter().map(PathBuf::from).collect(),
         };
-        let sheets: Vec<_> = made.iter().enumerate().map(sheet).collect();
+        let sources: Vec<_> = made.iter().enumerate().map(source).collect();
         let at = self.0.path().join("patch");
-        let made = make(&sheets, || {
+        let made = make(&sources, || {
             std::fs::create_dir(&at)?;
             Ok(std::fs::File::open(&at)?.into())
         });
@@ -150,7 +150,7 @@ fn the_uppermost_visible_entry_determines_the_attributes() {
     for _ in 0..200 {
         let directory = layers();
         let mut model = Vec::new();
-        let mut sheets = Vec::new();
+        let mut sources = Vec::new();
         for number in 0..4 {
             directory.directory(number, "", 0o755);
             let (mut layer, mut made) = (vec![ModelEntry::Nothing; PATHS.len()], HashSet::new());
@@ -183,7 +183,7 @@ fn the_uppermost_visible_entry_determines_the_attributes() {
                 }
             }
             let tree = OwnedFd::from(std::fs::File::open(directory.0.path().join(number.to_string())).unwrap());
-            sheets.push(PatchSource { tree, made });
+            sources.push(PatchSource { tree, made });
             model.push(layer);
         }
         let mut expected = BTreeMap::new();
@@ -196,7 +196,7 @@ fn the_uppermost_visible_entry_determines_the_attributes() {
             }
         }
         patched += expected.len();
-        assert_eq!(needed(&sheets).unwrap(), expected, "{model:?}");
+        assert_eq!(needed(&sources).unwrap(), expected, "{model:?}");
     }
     assert!(patched > 200, "{patched}");
 }
@@ -204,9 +204,9 @@ fn the_uppermost_visible_entry_determines_the_attributes() {
 #[test]
 fn directories_without_entry_are_limited_across_all_layers() {
     let tree = || OwnedFd::from(std::fs::File::open("/").unwrap());
-    let sheet =
+    let source =
         |count: usize| PatchSource { tree: tree(), made: (0..count).map(|n| PathBuf::from(n.to_string())).collect() };
     let mut made = MissingEntries::default();
-    assert!(made.add(&sheet(MOST_MADE - 1)) && made.add(&sheet(1)));
-    assert!(!made.add(&sheet(1)));
+    assert!(made.add(&source(MOST_MADE - 1)) && made.add(&source(1)));
+    assert!(!made.add(&source(1)));
 }

@@ -179,7 +179,7 @@ impl GuardPolicy {
     }
 
     /// Whether any sandbox is restricted.
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn has_restrictions(&self) -> bool {
         !self.restricted.is_empty()
     }
 
@@ -211,13 +211,13 @@ impl GuardPolicy {
         free: FreeSpace,
         usage: Option<&HashMap<String, SandboxUsage>>,
     ) -> GuardDecision {
-        let fall = self.fall(now, free);
+        let fall = self.free_space_trend(now, free);
         self.cleared.retain(|_, until| *until > now);
         let alarmed = fall.seconds < SLOW;
         self.watch_until = if alarmed { Some(now + WARY) } else { self.watch_until.filter(|until| *until > now) };
         let spent = fall.left.contains(&0);
         self.count(now, &fall, usage);
-        let mut actions = self.judge(now, &fall, usage);
+        let mut actions = self.review_restrictions(now, &fall, usage);
         actions.extend(self.end_grace(now, &fall, usage));
         match usage {
             Some(_) if alarmed => actions.extend(self.suspect(now, &fall)),
@@ -295,7 +295,7 @@ impl GuardPolicy {
         [free.bytes.saturating_sub(self.reserve.bytes), inodes]
     }
 
-    fn fall(&mut self, now: Instant, free: FreeSpace) -> FreeSpaceTrend {
+    fn free_space_trend(&mut self, now: Instant, free: FreeSpace) -> FreeSpaceTrend {
         let (left, all) = (self.left(free), [free.all_bytes, free.all_inodes]);
         let free = [free.bytes, free.inodes.unwrap_or(u64::MAX)];
         self.samples.push_back((now, free));
@@ -306,7 +306,7 @@ impl GuardPolicy {
         let (began, were) = self.samples.front().copied().unwrap_or((now, free));
         let window = now.saturating_duration_since(began);
         let (rate, window_rate) =
-            (per_second(fallen(were, free), window), per_second(fallen(were, free), window.max(WINDOW)));
+            (per_second(decrease(were, free), window), per_second(decrease(were, free), window.max(WINDOW)));
         let seconds = [0, 1].map(|kind: usize| match (left.get(kind), window_rate.get(kind), SLOWEST.get(kind)) {
             (Some(left), Some(rate), Some(slowest)) if rate >= slowest => *left as f64 / rate,
             _ => f64::INFINITY,
@@ -327,7 +327,7 @@ impl GuardPolicy {
     }
 
     /// Judges whether the restricted sandboxes caused the fall.
-    fn judge(
+    fn review_restrictions(
         &mut self,
         now: Instant,
         fall: &FreeSpaceTrend,
@@ -416,7 +416,7 @@ impl GuardPolicy {
         let Some(usage_window) = &self.usage_window else { return no_suspects };
         let left_alone = |sandbox: &String| self.cleared.contains_key(sandbox) || self.graced.contains_key(sandbox);
         let known = usage_window.usage.iter().filter(|(sandbox, _)| !left_alone(sandbox));
-        let fell = fallen(usage_window.free, fall.free);
+        let fell = decrease(usage_window.free, fall.free);
         let most = known.clone().map(|(_, usage)| usage.written).max().unwrap_or(0);
         let all: u64 = known.clone().map(|(_, usage)| usage.written).sum();
         if fall.resource == 0 && most >= LEAST_WRITTEN && all >= fell[0] / 4 {
@@ -521,7 +521,7 @@ impl FreeSpaceTrend {
     }
 }
 
-fn fallen(were: [u64; 2], are: [u64; 2]) -> [u64; 2] {
+fn decrease(were: [u64; 2], are: [u64; 2]) -> [u64; 2] {
     let ([bytes, inodes], [bytes_now, inodes_now]) = (were, are);
     [bytes.saturating_sub(bytes_now), inodes.saturating_sub(inodes_now)]
 }

@@ -35,7 +35,6 @@ pub(crate) struct SessionIo {
     pub(crate) tcp_windows: TcpWindows,
     /// The clients behind a relay, once the host announced itself as one.
     pub(crate) relay_clients: Option<RelayClients>,
-    /// The defaults of commands.
     pub(crate) defaults: CommandDefaults,
     /// The number of activities, for idle detection.
     pub(crate) activity: u64,
@@ -136,7 +135,6 @@ impl SessionIo {
         let _fits = self.send(key, payload);
     }
 
-    /// Sends data in a chunk.
     pub(crate) fn send_data(&mut self, key: SessionKey, message_type: MessageType, mut chunk: OutgoingChunk) {
         // Chunks are far smaller than a frame.
         if let Ok(prefix) = FramePrefix::of_data(message_type, self.generation(key), key.id, chunk.data().len()) {

@@ -1,4 +1,4 @@
-//! The patch layer of an image: directory attributes that its layers lack.
+//! The attribute layer of an image, `patch/` on disk: directory attributes that its layers lack.
 //!
 //! A layer may change something in a directory without an entry for that directory. The unpacker then creates it with
 //! default attributes, and overlayfs would show those. The attributes of the layer below are copied to an extra layer
@@ -54,7 +54,7 @@ struct LookupLimit;
 
 /// A walk through all layers at once.
 struct LayerWalk<'a> {
-    sheets: &'a [PatchSource],
+    sources: &'a [PatchSource],
     path: PathBuf,
     levels: Vec<PatchDirectory>,
     looks: usize,
@@ -71,7 +71,6 @@ struct PatchDirectory {
     listed: bool,
 }
 
-/// A directory of one layer.
 #[derive(Clone, Copy)]
 struct LayerDirectory {
     layer: usize,
@@ -88,10 +87,10 @@ enum LayerLookup {
 }
 
 /// The directories of the patch for these layers, the uppermost first, each with the layer to copy from.
-fn needed(sheets: &[PatchSource]) -> io::Result<BTreeMap<PathBuf, usize>> {
+fn needed(sources: &[PatchSource]) -> io::Result<BTreeMap<PathBuf, usize>> {
     // In this order a directory comes before its content.
-    let made: BTreeSet<&Path> = sheets.iter().flat_map(|sheet| &sheet.made).map(PathBuf::as_path).collect();
-    let (mut needed, mut walk) = (BTreeMap::new(), LayerWalk::new(sheets)?);
+    let made: BTreeSet<&Path> = sources.iter().flat_map(|source| &source.made).map(PathBuf::as_path).collect();
+    let (mut needed, mut walk) = (BTreeMap::new(), LayerWalk::new(sources)?);
     for path in made {
         walk.move_to(path)?;
         if walk.is_patched() {
@@ -102,8 +101,8 @@ fn needed(sheets: &[PatchSource]) -> io::Result<BTreeMap<PathBuf, usize>> {
 }
 
 /// Creates the patch for these layers, the uppermost first. Returns whether it has any directory.
-pub(super) fn make(sheets: &[PatchSource], into: impl Fn() -> io::Result<OwnedFd>) -> io::Result<bool> {
-    let needed = needed(sheets)?;
+pub(super) fn make(sources: &[PatchSource], into: impl Fn() -> io::Result<OwnedFd>) -> io::Result<bool> {
+    let needed = needed(sources)?;
     if needed.is_empty() {
         return Ok(false);
     }
@@ -115,8 +114,8 @@ pub(super) fn make(sheets: &[PatchSource], into: impl Fn() -> io::Result<OwnedFd
         }
     }
     for (path, layer) in &needed {
-        let sheet = sheets.get(*layer).ok_or(io::ErrorKind::NotFound)?;
-        let (original, copy) = (open(&sheet.tree, path)?, open(&root, path)?);
+        let source = sources.get(*layer).ok_or(io::ErrorKind::NotFound)?;
+        let (original, copy) = (open(&source.tree, path)?, open(&root, path)?);
         copy_attributes(&original, &copy)?;
         let status = rustix::fs::fstat(original)?;
         let nanoseconds = status.st_mtime_nsec.try_into().unwrap_or(0);
@@ -170,9 +169,9 @@ fn copy_attributes(original: impl AsFd, copy: impl AsFd) -> io::Result<()> {
 
 impl MissingEntries {
     /// Adds the directories of a layer. Returns whether the limit still holds.
-    pub(super) fn add(&mut self, sheet: &PatchSource) -> bool {
-        let weights = sheet.made.iter().map(|path| missing_weight(path.as_os_str().len()));
-        self.count = self.count.saturating_add(sheet.made.len());
+    pub(super) fn add(&mut self, source: &PatchSource) -> bool {
+        let weights = source.made.iter().map(|path| missing_weight(path.as_os_str().len()));
+        self.count = self.count.saturating_add(source.made.len());
         self.weight = weights.fold(self.weight, usize::saturating_add);
         self.count <= MOST_MADE && self.weight <= MOST_MISSING
     }
@@ -182,9 +181,9 @@ impl MissingEntries {
 
 impl<'a> LayerWalk<'a> {
     /// Starts at the root, which all layers have.
-    fn new(sheets: &'a [PatchSource]) -> io::Result<Self> {
-        let mut walk = Self { sheets, path: PathBuf::new(), levels: Vec::new(), looks: 0 };
-        let layers = (0..sheets.len()).map(|layer| LayerDirectory { layer, hides: false }).collect::<Vec<_>>();
+    fn new(sources: &'a [PatchSource]) -> io::Result<Self> {
+        let mut walk = Self { sources, path: PathBuf::new(), levels: Vec::new(), looks: 0 };
+        let layers = (0..sources.len()).map(|layer| LayerDirectory { layer, hides: false }).collect::<Vec<_>>();
         walk.enter(OsStr::new(""), &layers)?;
         Ok(walk)
     }
@@ -211,18 +210,18 @@ impl<'a> LayerWalk<'a> {
     fn enter(&mut self, name: &OsStr, above: &[LayerDirectory]) -> io::Result<()> {
         let (mut found, mut from) = (Vec::new(), None);
         for LayerDirectory { layer, hides } in above {
-            let Some(sheet) = self.sheets.get(*layer) else { continue };
+            let Some(source) = self.sources.get(*layer) else { continue };
             self.looks += 1;
             if self.looks > MOST_LOOKS {
                 return Err(io::Error::other(LookupLimit));
             }
-            match look_up(&sheet.tree, &self.path)? {
+            match look_up(&source.tree, &self.path)? {
                 LayerLookup::End => break,
                 LayerLookup::Nothing => {}
                 LayerLookup::Directory(directory) => {
                     // An opaque directory hides the content below, not the attributes.
                     found.push(LayerDirectory { layer: *layer, hides: is_opaque(&directory) });
-                    if from.is_none() && !sheet.made.contains(&self.path) {
+                    if from.is_none() && !source.made.contains(&self.path) {
                         from = Some(*layer);
                     }
                 }

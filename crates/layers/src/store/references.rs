@@ -85,7 +85,6 @@ impl ImageStore {
         }
     }
 
-    /// Locks an image.
     pub(super) fn locked(&self, digest: Digest, lock: impl Fn(&OwnedFd) -> io::Result<bool>) -> io::Result<ImageLock> {
         let path = format!("{IMAGES}/{}", digest.hex());
         let Some(image) = files::existing(&self.handle, &path)? else { return Ok(ImageLock::Gone) };
@@ -99,7 +98,7 @@ impl ImageStore {
             return Ok(ImageLock::Used);
         }
         // It may have been removed before it was locked.
-        let there = lock::is_at(&image, &self.handle, &path)?;
+        let there = lock::is_same_file(&image, &self.handle, &path)?;
         Ok(if there { ImageLock::Held(ImagePin { lock: file, image }) } else { ImageLock::Gone })
     }
 }

@@ -23,7 +23,6 @@ pub(super) struct Restriction {
     /// The usage since the restriction.
     pub(super) written: u64,
     pub(super) system: Duration,
-    /// The recent usage.
     pub(super) recent: RecentUsage,
     /// The share of system time before.
     pub(super) work: f64,
@@ -85,7 +84,6 @@ impl Restriction {
         }
     }
 
-    /// Adds usage.
     pub(super) fn add(&mut self, now: Instant, usage: SandboxUsage) {
         self.written = self.written.saturating_add(usage.written);
         self.system += usage.system;
