@@ -33,8 +33,10 @@ pub(crate) type StoredExec = Result<Exec, String>;
 /// Recorded gaps in the sequences, or why they cannot be read.
 pub(crate) type StoredGaps = Vec<Result<(Sequence, Sequence), String>>;
 
+type ViolationOf = fn(String) -> Violation;
+
 /// Queries for rows without an owner and ids without a reservation.
-const DANGLING: &[(&str, fn(String) -> Violation)] = &[
+const DANGLING: &[(&str, ViolationOf)] = &[
     ("SELECT id FROM sandboxes EXCEPT SELECT id FROM reserved_sandboxes", |subject| Violation::SandboxNotReserved {
         subject,
     }),
