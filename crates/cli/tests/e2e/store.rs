@@ -102,7 +102,7 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
     assert_eq!(repaired.code, Some(3), "{output}{}", repaired.stderr);
     assert!(output.contains("sandboxes: 1 kept, 1 lost\n") && output.contains("lost sandbox: broken\n"), "{output}");
     assert!(output.contains("events: 1 kept, 1 lost\n") && output.contains("damaged store: "), "{output}");
-    assert!(text(&env, &["store", "check"]).starts_with("1 sandboxes, 0 execs, 1 events\n"));
+    assert!(text(&env, &["store", "check"]).starts_with("1 sandbox, 0 execs, 1 event\n"));
 
     let restored = text(&env, &["store", "restore", backup]);
     assert!(restored.starts_with(&format!("restored from {backup}: 2 sandboxes, 0 execs, 2 events\nprevious store: ")));
