@@ -161,7 +161,6 @@ impl Control {
             }
             control.spawn_actor(sandbox, Arc::new(spec), Mailbox::new(), SandboxOrigin::Store);
         }
-        control.save_manifests();
         control.start_reaper();
         control.start_retention();
         Ok(control)
@@ -411,9 +410,17 @@ impl Control {
             return;
         }
         actors.mailboxes.insert(sandbox.id.clone(), sender);
-        let actor = Actor::new(Arc::clone(&self.0), sandbox, spec, messages, origin);
+        let shared = Arc::clone(&self.0);
+        let actor = Actor::new(Arc::clone(&shared), Arc::clone(&sandbox), spec, messages, origin);
         actors.reap_finished();
-        actors.tasks.spawn(actor.run());
+        actors.tasks.spawn(async move {
+            // The daemon that created it may have crashed before it saved the manifest. A deletion removes the manifest, so
+            // it is saved before the actor starts, and not at all if that is its next step.
+            if origin == SandboxOrigin::Store && SandboxStage::of(&sandbox) != SandboxStage::Deleting {
+                shared.save_manifest(&sandbox).await;
+            }
+            actor.run().await;
+        });
     }
 
     async fn send(&self, caller: &Caller, id: &SandboxId, request: ActorRequest) -> Result<Acceptance, Refusal> {

@@ -26,6 +26,7 @@ pub enum FakeCall {
     Cancel,
     Stop,
     Remove,
+    SaveManifest,
 }
 
 /// A provider with sandboxes in memory. Clones share them.
@@ -241,6 +242,11 @@ impl FakeProvider {
         (state.machines.len(), state.disks.len())
     }
 
+    /// The number of saved manifests.
+    pub fn manifests(&self) -> usize {
+        self.lock().manifests.len()
+    }
+
     /// Execs whose output was removed, in that order.
     pub fn removed_logs(&self) -> Vec<String> {
         self.lock().removed_logs.clone()
@@ -417,6 +423,7 @@ impl Provider for FakeProvider {
             let mut state = self.lock();
             state.machines.remove(&place.incarnation);
             state.disks.remove(&place.disk);
+            state.manifests.remove(&place.disk);
             drop(state);
             self.wake();
             Ok(())
@@ -445,6 +452,7 @@ impl Provider for FakeProvider {
 
     fn save_manifest<'a>(&'a self, place: &'a Place, manifest: &'a Manifest) -> Answer<'a, ()> {
         Box::pin(async move {
+            self.admit(FakeCall::SaveManifest).await?;
             self.lock().manifests.insert(place.disk.clone(), manifest.clone());
             Ok(())
         })

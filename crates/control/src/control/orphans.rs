@@ -145,18 +145,6 @@ impl Control {
         self.spawn_actor(Arc::clone(&committed.sandbox), Arc::new(spec), mailbox, SandboxOrigin::Request);
         Ok(committed.sandbox)
     }
-
-    /// Saves the manifests that an older daemon did not save.
-    pub(super) fn save_manifests(&self) {
-        let shared = Arc::clone(&self.0);
-        self.0.lock().tasks.spawn(async move {
-            for sandbox in shared.store.sandboxes() {
-                if sandbox.state != SandboxState::Deleted {
-                    shared.save_manifest(&sandbox).await;
-                }
-            }
-        });
-    }
 }
 
 // === impl ControlInner ===

@@ -141,3 +141,25 @@ async fn an_orphan_is_removed_on_request() {
     assert!(daemon.control.orphans(&ME).await.unwrap().is_empty());
     assert_eq!(daemon.provider.remaining().1, 0);
 }
+
+#[tokio::test]
+async fn the_manifest_of_a_sandbox_that_is_being_deleted_is_not_saved_by_the_next_daemon() {
+    let mut daemon = TestDaemon::ready("box1").await;
+    daemon.provider.hold(FakeCall::Remove);
+    daemon.control.delete(&ME, "box1").await.unwrap();
+    daemon.provider.hold(FakeCall::SaveManifest);
+    daemon.crash().await;
+    daemon.provider.release(FakeCall::Remove);
+    daemon.until("box1", SandboxState::Deleted).await;
+    daemon.provider.release(FakeCall::SaveManifest);
+    run_other_tasks().await;
+    assert_eq!(daemon.provider.manifests(), 0);
+    daemon.check().await;
+}
+
+/// Lets the other tasks of this runtime, which has one thread, run as far as they can.
+async fn run_other_tasks() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}

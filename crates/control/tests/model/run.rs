@@ -99,7 +99,7 @@ impl ModelRun {
             FakeCall::Start => "SANDBOX_CREATE_FAILED",
             FakeCall::Stop => "SANDBOX_STOP_FAILED",
             FakeCall::Remove => "SANDBOX_DELETE_FAILED",
-            FakeCall::Exec | FakeCall::Cancel | FakeCall::Command => {
+            FakeCall::Exec | FakeCall::Cancel | FakeCall::Command | FakeCall::SaveManifest => {
                 self.faults.execs_failed |= call == FakeCall::Exec;
                 return;
             }
