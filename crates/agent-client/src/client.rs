@@ -13,7 +13,7 @@ use crate::connection::AgentConnection;
 use crate::error::{AgentClientError, ConnectError, ConnectionLost, UnsupportedOperation};
 use crate::handshake::HandshakeMode;
 use crate::inbox::{FrameInbox, UNCREDITED};
-use crate::link::FrameSink;
+use crate::link::FrameHandler;
 use crate::options::ConnectOptions;
 use crate::path::socket_path;
 use crate::reply::ParsedFrame;
@@ -149,15 +149,15 @@ impl AgentClient {
     }
 
     /// Opens an operation on a connection that has ids left.
-    pub(crate) async fn open<'b, S: FrameSink, P: Payload<'b>>(
+    pub(crate) async fn open<'b, S: FrameHandler, P: Payload<'b>>(
         &self,
-        sink: S,
+        handler: S,
         payload: &P,
         cancel: CancelMessage,
     ) -> Result<ProtocolSession<S>, AgentClientError> {
         self.ensure_version_compat(P::TYPE)?;
         let (connection, id) = self.reserve().await?;
-        connection.open(id, sink, payload, cancel).await
+        connection.open(id, handler, payload, cancel).await
     }
 
     async fn call<'b, A: for<'p> Payload<'p>, Q: Payload<'b>>(&self, question: &Q) -> Result<A, AgentClientError> {

@@ -11,7 +11,7 @@ use crate::cancel::CancelMessage;
 use crate::error::{AgentClientError, ConnectError, ConnectionLost};
 use crate::handshake::{HandshakeMode, shake_hands};
 use crate::inbox::FrameInbox;
-use crate::link::{AgentLink, FrameSink};
+use crate::link::{AgentLink, FrameHandler};
 use crate::options::ConnectOptions;
 use crate::outbox::FrameOutbox;
 use crate::reader::FrameReader;
@@ -85,15 +85,15 @@ impl AgentConnection {
     }
 
     /// Opens an operation with a typed message.
-    pub(crate) async fn open<'b, S: FrameSink, P: carrel_protocol::Payload<'b>>(
+    pub(crate) async fn open<'b, S: FrameHandler, P: carrel_protocol::Payload<'b>>(
         self: &Arc<Self>,
         id: u32,
-        sink: S,
+        handler: S,
         payload: &P,
         cancel: CancelMessage,
     ) -> Result<ProtocolSession<S>, AgentClientError> {
         self.link.ensure(P::TYPE)?;
-        let session = self.session(id, sink, cancel).await?;
+        let session = self.session(id, handler, cancel).await?;
         session.start(|link| link.send(id, payload))
     }
 
@@ -109,16 +109,16 @@ impl AgentConnection {
     }
 
     /// Waits until it may send, and for frames of this id.
-    pub(crate) async fn session<S: FrameSink>(
+    pub(crate) async fn session<S: FrameHandler>(
         self: &Arc<Self>,
         id: u32,
-        sink: S,
+        handler: S,
         cancel: CancelMessage,
     ) -> Result<ProtocolSession<S>, AgentClientError> {
         self.link.outbox.room().await;
-        let sink = Arc::new(sink);
-        self.link.register(id, Arc::<S>::clone(&sink))?;
-        Ok(ProtocolSession::new(Arc::clone(self), id, sink, cancel))
+        let handler = Arc::new(handler);
+        self.link.register(id, Arc::<S>::clone(&handler))?;
+        Ok(ProtocolSession::new(Arc::clone(self), id, handler, cancel))
     }
 }
 

@@ -7,7 +7,7 @@ use carrel_protocol::Flags;
 use tokio::sync::Notify;
 
 use crate::error::{AgentClientError, ConnectionLost, ProtocolViolation};
-use crate::link::{AgentLink, FrameSink};
+use crate::link::{AgentLink, FrameHandler};
 use crate::raw::RawFrame;
 
 /// The fixed charge of a queued frame.
@@ -127,7 +127,7 @@ impl From<&InboxEnd> for AgentClientError {
     }
 }
 
-impl FrameSink for FrameInbox {
+impl FrameHandler for FrameInbox {
     fn inbox(&self) -> &FrameInbox {
         self
     }

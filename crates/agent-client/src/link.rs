@@ -25,7 +25,7 @@ use crate::reader::FrameReader;
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Receives the frames of one id. Called by the reading task, so implementations must not block.
-pub(crate) trait FrameSink: Send + Sync + 'static {
+pub(crate) trait FrameHandler: Send + Sync + 'static {
     /// The queue that applies backpressure to the reading task.
     fn inbox(&self) -> &FrameInbox;
 
@@ -57,7 +57,7 @@ pub(crate) struct AgentLink {
 
 #[derive(Default)]
 struct RoutingTable {
-    sinks: HashMap<u32, Arc<dyn FrameSink>>,
+    handlers: HashMap<u32, Arc<dyn FrameHandler>>,
     lost: Option<ConnectionLost>,
 }
 
@@ -116,13 +116,13 @@ impl AgentLink {
         u32::try_from(id).ok()
     }
 
-    /// Routes frames of this id to `sink`.
-    pub(crate) fn register(&self, id: u32, sink: Arc<dyn FrameSink>) -> Result<(), ConnectionLost> {
+    /// Routes frames of this id to `handler`.
+    pub(crate) fn register(&self, id: u32, handler: Arc<dyn FrameHandler>) -> Result<(), ConnectionLost> {
         let mut routes = self.lock();
         match &routes.lost {
             Some(lost) => Err(lost.clone()),
             None => {
-                routes.sinks.insert(id, sink);
+                routes.handlers.insert(id, handler);
                 Ok(())
             }
         }
@@ -130,10 +130,10 @@ impl AgentLink {
 
     /// Removes the route of an operation. Returns whether the agent still executes it.
     pub(crate) fn abandon(&self, id: u32) -> bool {
-        let Some(sink) = self.lock().sinks.get(&id).cloned() else { return false };
-        if !sink.abandon(self) {
+        let Some(handler) = self.lock().handlers.get(&id).cloned() else { return false };
+        if !handler.abandon(self) {
             // Bound to a name, so that it is dropped after the lock is released.
-            let _removed = self.lock().sinks.remove(&id);
+            let _removed = self.lock().handlers.remove(&id);
         }
         true
     }
@@ -167,16 +167,16 @@ impl AgentLink {
 
     /// Terminates the connection and every pending call. The first reason wins.
     pub(crate) fn fail(self: &Arc<Self>, lost: ConnectionLost) {
-        let sinks = {
+        let handlers = {
             let mut routes = self.lock();
             if routes.lost.is_some() {
                 return;
             }
             routes.lost = Some(lost.clone());
-            std::mem::take(&mut routes.sinks)
+            std::mem::take(&mut routes.handlers)
         };
         self.outbox.close(lost.clone());
-        sinks.values().for_each(|sink| sink.fail(&lost));
+        handlers.values().for_each(|handler| handler.fail(&lost));
 
         let [reader, writer] = match self.tasks.get() {
             Some(tasks) => tasks,
@@ -206,9 +206,9 @@ impl AgentLink {
         self.outbox.abort();
     }
 
-    fn route(&self, frame: &RawFrame) -> Option<Arc<dyn FrameSink>> {
+    fn route(&self, frame: &RawFrame) -> Option<Arc<dyn FrameHandler>> {
         let mut routes = self.lock();
-        if frame.is_terminal() { routes.sinks.remove(&frame.id) } else { routes.sinks.get(&frame.id).cloned() }
+        if frame.is_terminal() { routes.handlers.remove(&frame.id) } else { routes.handlers.get(&frame.id).cloned() }
     }
 
     fn lock(&self) -> MutexGuard<'_, RoutingTable> {
@@ -220,7 +220,7 @@ impl AgentLink {
 
 impl std::fmt::Debug for RoutingTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RoutingTable").field("open", &self.sinks.len()).field("lost", &self.lost).finish()
+        f.debug_struct("RoutingTable").field("open", &self.handlers.len()).field("lost", &self.lost).finish()
     }
 }
 
@@ -234,9 +234,9 @@ impl ReaderGuard {
                 Err(lost) => break lost,
             };
             // An unknown id is no error: its owner may just have been dropped.
-            if let Some(sink) = self.0.route(&frame) {
-                sink.deliver(&self.0, frame);
-                sink.inbox().room().await;
+            if let Some(handler) = self.0.route(&frame) {
+                handler.deliver(&self.0, frame);
+                handler.inbox().room().await;
             }
         };
         self.0.fail(lost);

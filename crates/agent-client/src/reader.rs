@@ -12,7 +12,7 @@ use crate::raw::RawFrame;
 /// The read size. A frame that does not fit is read into its own buffer.
 const CHUNK: usize = 64 * 1024;
 /// The minimum free space for a read system call.
-const LEAST_READ: usize = 8 * 1024;
+const MIN_READ: usize = 8 * 1024;
 /// Bodies up to this size are copied, so that a few queued bytes do not keep a whole chunk alive.
 const SMALL: usize = 4 * 1024;
 
@@ -87,7 +87,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     async fn fill(&mut self) -> Result<(), ConnectionLost> {
-        if self.buffer.capacity() - self.buffer.len() < LEAST_READ {
+        if self.buffer.capacity() - self.buffer.len() < MIN_READ {
             self.buffer.reserve(CHUNK);
         }
         // Of a large frame only the header: the rest would have to be copied.

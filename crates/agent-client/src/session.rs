@@ -1,4 +1,4 @@
-//! One operation on a connection: its id, its sink, and its cancel message.
+//! One operation on a connection: its id, its handler, and its cancel message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use crate::cancel::CancelMessage;
 use crate::connection::AgentConnection;
 use crate::error::AgentClientError;
 use crate::inbox::FrameInbox;
-use crate::link::{AgentLink, FrameSink};
+use crate::link::{AgentLink, FrameHandler};
 use crate::raw::RawFrame;
 
 /// An operation. If dropped before its last frame arrived, it is cancelled.
-pub(crate) struct ProtocolSession<S: FrameSink = FrameInbox> {
+pub(crate) struct ProtocolSession<S: FrameHandler = FrameInbox> {
     connection: Arc<AgentConnection>,
     id: u32,
-    sink: Arc<S>,
+    handler: Arc<S>,
     cancel: CancelMessage,
 }
 
 // === impl ProtocolSession ===
 
-impl<S: FrameSink> ProtocolSession<S> {
-    pub(crate) fn new(connection: Arc<AgentConnection>, id: u32, sink: Arc<S>, cancel: CancelMessage) -> Self {
-        Self { connection, id, sink, cancel }
+impl<S: FrameHandler> ProtocolSession<S> {
+    pub(crate) fn new(connection: Arc<AgentConnection>, id: u32, handler: Arc<S>, cancel: CancelMessage) -> Self {
+        Self { connection, id, handler, cancel }
     }
 
     /// Sends the opening message; if that fails, there is nothing to cancel.
@@ -39,7 +39,7 @@ impl<S: FrameSink> ProtocolSession<S> {
 
     /// The next frame of this id.
     pub(crate) async fn next(&self) -> Result<RawFrame, AgentClientError> {
-        self.sink.inbox().pop().await
+        self.handler.inbox().pop().await
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -54,8 +54,8 @@ impl<S: FrameSink> ProtocolSession<S> {
         &self.connection
     }
 
-    pub(crate) fn sink(&self) -> &Arc<S> {
-        &self.sink
+    pub(crate) fn handler(&self) -> &Arc<S> {
+        &self.handler
     }
 
     /// Changes the cancel message.
@@ -64,7 +64,7 @@ impl<S: FrameSink> ProtocolSession<S> {
     }
 }
 
-impl<S: FrameSink> Drop for ProtocolSession<S> {
+impl<S: FrameHandler> Drop for ProtocolSession<S> {
     fn drop(&mut self) {
         let link = self.link();
         if link.abandon(self.id) {
@@ -73,7 +73,7 @@ impl<S: FrameSink> Drop for ProtocolSession<S> {
     }
 }
 
-impl<S: FrameSink> fmt::Debug for ProtocolSession<S> {
+impl<S: FrameHandler> fmt::Debug for ProtocolSession<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProtocolSession").field("id", &self.id).finish_non_exhaustive()
     }

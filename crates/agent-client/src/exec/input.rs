@@ -6,7 +6,7 @@ use bytes::Bytes;
 use carrel_protocol::payload::{ExecResize, ExecSignal};
 use carrel_protocol::{MessageType, Payload};
 
-use super::sink::ExecSink;
+use super::inbound::ExecInbound;
 use crate::cancel::SIGKILL;
 use crate::connection::AgentConnection;
 use crate::error::AgentClientError;
@@ -18,14 +18,14 @@ use crate::stdin::StdinEnd;
 pub struct ExecInput {
     connection: Arc<AgentConnection>,
     id: u32,
-    sink: Arc<ExecSink>,
+    handler: Arc<ExecInbound>,
 }
 
 // === impl ExecInput ===
 
 impl ExecInput {
-    pub(super) fn new(session: &ProtocolSession<ExecSink>) -> Self {
-        Self { connection: Arc::clone(session.connection()), id: session.id(), sink: Arc::clone(session.sink()) }
+    pub(super) fn new(session: &ProtocolSession<ExecInbound>) -> Self {
+        Self { connection: Arc::clone(session.connection()), id: session.id(), handler: Arc::clone(session.handler()) }
     }
 
     /// Writes to the command's standard input. Returns when all bytes are sent: from generation 10 on, the command has
@@ -34,7 +34,7 @@ impl ExecInput {
     /// Fails with [`AgentClientError::Stdin`] if the command does not accept it, and with [`AgentClientError::InputClosed`] if input is
     /// closed.
     pub async fn write(&self, data: impl Into<Bytes>) -> Result<(), AgentClientError> {
-        let (link, stdin, mut data) = (&self.connection.link, &self.sink.stdin, data.into());
+        let (link, stdin, mut data) = (&self.connection.link, &self.handler.stdin, data.into());
         let _turn = stdin.turn.lock().await;
         while !data.is_empty() {
             link.outbox.room().await;
@@ -48,7 +48,7 @@ impl ExecInput {
     ///
     /// Has no effect on a command with a terminal: send byte 4 at the start of a line to signal end of file.
     pub async fn close(&self) -> Result<(), AgentClientError> {
-        let stdin = &self.sink.stdin;
+        let stdin = &self.handler.stdin;
         let _turn = stdin.turn.lock().await;
         match stdin.check() {
             Err(AgentClientError::InputClosed) => return Ok(()),
@@ -74,6 +74,6 @@ impl ExecInput {
     }
 
     fn send<'b>(&self, payload: &impl Payload<'b>) -> Result<(), AgentClientError> {
-        if self.sink.is_over() { Ok(()) } else { self.connection.link.send(self.id, payload) }
+        if self.handler.is_over() { Ok(()) } else { self.connection.link.send(self.id, payload) }
     }
 }

@@ -1,7 +1,7 @@
 //! Command execution.
 
+mod inbound;
 mod input;
-mod sink;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,8 +10,8 @@ use bytes::Bytes;
 use carrel_protocol::MessageType;
 use carrel_protocol::payload::{ExecExited, ExecFailed, ExecRequest, ExecStarted, ExecStdinError};
 
+use self::inbound::ExecInbound;
 pub use self::input::ExecInput;
-use self::sink::ExecSink;
 use crate::cancel::CancelMessage;
 use crate::client::AgentClient;
 use crate::error::AgentClientError;
@@ -21,7 +21,7 @@ use crate::session::ProtocolSession;
 /// A running command. If dropped before it exits, its process group is killed.
 #[derive(Debug)]
 pub struct Exec {
-    session: ProtocolSession<ExecSink>,
+    session: ProtocolSession<ExecInbound>,
     pid: u32,
     over: bool,
 }
@@ -67,8 +67,8 @@ impl AgentClient {
         request.rows = if request.rows == 0 { 24 } else { request.rows };
         request.cols = if request.cols == 0 { 80 } else { request.cols };
         let (connection, id) = self.reserve().await?;
-        let sink = ExecSink::new(id, connection.link.negotiated.exec_limits());
-        let session = connection.open(id, sink, &request, CancelMessage::Kill).await?;
+        let handler = ExecInbound::new(id, connection.link.negotiated.exec_limits());
+        let session = connection.open(id, handler, &request, CancelMessage::Kill).await?;
         let frame = session.next().await?;
         let message = ParsedFrame::parse(&frame)?;
         match message.message_type() {
@@ -181,7 +181,7 @@ impl Exec {
     }
 
     fn consume(&self, data: Bytes) -> Bytes {
-        self.session.sink().record_consumed(self.session.link(), data.len());
+        self.session.handler().record_consumed(self.session.link(), data.len());
         data
     }
 }

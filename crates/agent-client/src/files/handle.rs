@@ -12,7 +12,7 @@ use crate::bulk;
 use crate::connection::AgentConnection;
 use crate::error::AgentClientError;
 use crate::inbox::{FrameInbox, UNCREDITED};
-use crate::link::{AgentLink, FrameSink};
+use crate::link::{AgentLink, FrameHandler};
 use crate::raw::RawFrame;
 use crate::reply::ParsedFrame;
 
@@ -165,7 +165,7 @@ impl PendingFileOpen {
     }
 }
 
-impl FrameSink for PendingFileOpen {
+impl FrameHandler for PendingFileOpen {
     fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }

@@ -21,7 +21,7 @@ use crate::client::AgentClient;
 use crate::connection::AgentConnection;
 use crate::error::{AgentClientError, FileError, ProtocolViolation};
 use crate::inbox::{FrameInbox, UNCREDITED};
-use crate::link::FrameSink;
+use crate::link::FrameHandler;
 use crate::reply::ParsedFrame;
 use crate::session::ProtocolSession;
 
@@ -152,8 +152,8 @@ impl Files {
         let operation = op.tag();
         self.client.ensure_version_compat(MessageType::FsRequest)?;
         let (connection, id) = self.client.reserve().await?;
-        let sink = PendingFileOpen::new(&connection.link);
-        let session = connection.open(id, sink, &self.message(op), CancelMessage::Nothing).await?;
+        let handler = PendingFileOpen::new(&connection.link);
+        let session = connection.open(id, handler, &self.message(op), CancelMessage::Nothing).await?;
         let handle = expect_result(self.answer(&session, operation).await?, operation, |data| match data {
             FsResult::Handle(handle) => Some(handle),
             _ => None,
@@ -179,7 +179,7 @@ impl Files {
         FsRequest { op, bulk: None, no_symlinks: self.no_symlinks }
     }
 
-    async fn answer<S: FrameSink>(
+    async fn answer<S: FrameHandler>(
         &self,
         session: &ProtocolSession<S>,
         operation: &'static str,
@@ -194,7 +194,7 @@ impl Files {
 }
 
 /// The response to an operation without a stream.
-async fn answer<S: FrameSink>(
+async fn answer<S: FrameHandler>(
     session: &ProtocolSession<S>,
     operation: &'static str,
 ) -> Result<Option<FsResult>, AgentClientError> {

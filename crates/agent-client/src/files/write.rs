@@ -122,7 +122,7 @@ impl WriteStream {
     }
 
     fn take_arrived(&mut self) -> Result<(), AgentClientError> {
-        while let Some(frame) = self.session.sink().try_pop() {
+        while let Some(frame) = self.session.handler().try_pop() {
             self.take(&frame?)?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Connections to ports inside the sandbox.
 
-mod sink;
+mod inbound;
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use carrel_protocol::payload::{
 };
 use carrel_protocol::{Flags, Generation, MessageType};
 
-use self::sink::{SendPermit, TcpSink};
+use self::inbound::{SendPermit, TcpInbound};
 use crate::bulk::{self, BACKLOG, OFFER};
 use crate::cancel::CancelMessage;
 use crate::client::AgentClient;
@@ -34,7 +34,7 @@ pub struct GuestTcpStream {
 /// The read half of a connection.
 #[derive(Debug)]
 pub struct TcpReader {
-    session: Arc<ProtocolSession<TcpSink>>,
+    session: Arc<ProtocolSession<TcpInbound>>,
     /// `None` if data is sent inline.
     flow: Option<ReceiveFlow>,
     /// Whether the other side shut down its direction.
@@ -46,7 +46,7 @@ pub struct TcpReader {
 /// The write half of a connection.
 #[derive(Debug)]
 pub struct TcpWriter {
-    session: Arc<ProtocolSession<TcpSink>>,
+    session: Arc<ProtocolSession<TcpInbound>>,
 }
 
 // === impl AgentClient ===
@@ -57,9 +57,9 @@ impl AgentClient {
         self.ensure_version_compat(MessageType::TcpConnect)?;
         let (connection, id) = self.reserve().await?;
         let offer = (connection.link.generation() >= Generation::BULK).then_some(OFFER);
-        let sink = TcpSink::new(offer.map_or(UNCREDITED, |_| BACKLOG));
+        let handler = TcpInbound::new(offer.map_or(UNCREDITED, |_| BACKLOG));
         let request = TcpConnect { host: host.into(), port, bulk: offer };
-        let session = connection.open(id, sink, &request, CancelMessage::CloseTcp).await?;
+        let session = connection.open(id, handler, &request, CancelMessage::CloseTcp).await?;
 
         let frame = session.next().await?;
         let message = ParsedFrame::parse(&frame)?;
@@ -78,7 +78,7 @@ impl AgentClient {
 }
 
 /// Waits until the agent accepts bulk records, and sets up both directions.
-async fn accept(session: &ProtocolSession<TcpSink>, offer: &BulkOffer) -> Result<ReceiveFlow, AgentClientError> {
+async fn accept(session: &ProtocolSession<TcpInbound>, offer: &BulkOffer) -> Result<ReceiveFlow, AgentClientError> {
     let frame = session.next().await?;
     let message = ParsedFrame::parse(&frame)?;
     if message.message_type() == Some(MessageType::TcpFailed) {
@@ -87,7 +87,7 @@ async fn accept(session: &ProtocolSession<TcpSink>, offer: &BulkOffer) -> Result
     let accepted: BulkAccepted = message.expect()?;
     let limit = offer.check_accepted(&accepted, BulkKind::Tcp, BOTH)?;
     let credit = accepted.host_to_guest_credit_limit;
-    session.sink().set_bulk(SendFlow::new(BulkKind::Tcp, BulkFlow::HostToGuest, limit, credit));
+    session.handler().set_bulk(SendFlow::new(BulkKind::Tcp, BulkFlow::HostToGuest, limit, credit));
     Ok(ReceiveFlow::new(BulkKind::Tcp, BulkFlow::GuestToHost, limit, offer.guest_to_host_credit_limit))
 }
 
@@ -192,7 +192,7 @@ impl TcpWriter {
         let (link, id, mut data) = (self.session.link(), self.session.id(), data.into());
         while !data.is_empty() {
             link.outbox.room().await;
-            match self.session.sink().claim(data.len()).await? {
+            match self.session.handler().claim(data.len()).await? {
                 SendPermit::Inline(len) => link.send_data(MessageType::TcpData, id, data.split_to(len))?,
                 SendPermit::Record(header, len) => link.send_record(header, id, data.split_to(len))?,
             }
@@ -204,7 +204,7 @@ impl TcpWriter {
     pub async fn shutdown(&mut self) -> Result<(), AgentClientError> {
         let (link, id) = (self.session.link(), self.session.id());
         link.outbox.room().await;
-        match self.session.sink().finish()? {
+        match self.session.handler().finish()? {
             None => link.send(id, &TcpEof {}),
             Some(finish) => link.send(id, &finish),
         }

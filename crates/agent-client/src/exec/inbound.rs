@@ -9,7 +9,7 @@ use carrel_protocol::payload::{ExecLimits, ExecOutputAck, ExecStdinAck, ExecStdi
 
 use crate::error::ConnectionLost;
 use crate::inbox::{FrameInbox, UNCREDITED};
-use crate::link::{AgentLink, FrameSink};
+use crate::link::{AgentLink, FrameHandler};
 use crate::raw::RawFrame;
 use crate::reply::ParsedFrame;
 use crate::stdin::{StdinEnd, StdinWindow};
@@ -19,7 +19,7 @@ const MAX_BACKLOG: usize = 8 * 1024 * 1024;
 
 /// Receives the frames of a command.
 #[derive(Debug)]
-pub(crate) struct ExecSink {
+pub(crate) struct ExecInbound {
     id: u32,
     inbox: FrameInbox,
     pub(crate) stdin: StdinWindow,
@@ -38,9 +38,9 @@ struct OutputFlow {
     abandoned: bool,
 }
 
-// === impl ExecSink ===
+// === impl ExecInbound ===
 
-impl ExecSink {
+impl ExecInbound {
     pub(crate) fn new(id: u32, limits: Option<ExecLimits>) -> Self {
         let limit = limits.map(|limits| usize::try_from(limits.output_limit).unwrap_or(MAX_BACKLOG));
         let flow = |limits: ExecLimits| OutputFlow {
@@ -95,7 +95,7 @@ impl ExecSink {
     }
 }
 
-impl FrameSink for ExecSink {
+impl FrameHandler for ExecInbound {
     fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::error::{AgentClientError, ConnectionLost};
 use crate::inbox::FrameInbox;
-use crate::link::{AgentLink, FrameSink};
+use crate::link::{AgentLink, FrameHandler};
 use crate::raw::RawFrame;
 use crate::reply::ParsedFrame;
 
@@ -18,7 +18,7 @@ const INLINE_CHUNK: usize = 64 * 1024;
 
 /// Receives the frames of a connection.
 #[derive(Debug)]
-pub(super) struct TcpSink {
+pub(super) struct TcpInbound {
     inbox: FrameInbox,
     state: Mutex<TcpSendState>,
     moved: Notify,
@@ -48,9 +48,9 @@ pub(super) enum SendPermit {
     Record(BulkHeader, usize),
 }
 
-// === impl TcpSink ===
+// === impl TcpInbound ===
 
-impl TcpSink {
+impl TcpInbound {
     pub(super) fn new(budget: usize) -> Self {
         let state = TcpSendState { flow: None, end: None };
         Self { inbox: FrameInbox::new(budget), state: Mutex::new(state), moved: Notify::new() }
@@ -98,7 +98,7 @@ impl TcpSink {
     }
 }
 
-impl FrameSink for TcpSink {
+impl FrameHandler for TcpInbound {
     fn inbox(&self) -> &FrameInbox {
         &self.inbox
     }
