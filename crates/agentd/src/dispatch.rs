@@ -19,7 +19,7 @@ use crate::shared_state::core_error;
 use crate::{exec, files, sys, tcp, tree};
 
 /// The maximum number of sessions of one client.
-const MOST_SESSIONS: usize = 512;
+const MAX_SESSIONS: usize = 512;
 
 /// What to do with the connection after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,8 +199,8 @@ impl EventLoop {
         if key.id == 0 || key.id == u32::MAX {
             return Err(MessageRejection::session("this id is reserved"));
         }
-        if self.session_count(key) >= MOST_SESSIONS {
-            return Err(MessageRejection::session(format!("the limit of {MOST_SESSIONS} sessions is reached")));
+        if self.session_count(key) >= MAX_SESSIONS {
+            return Err(MessageRejection::session(format!("the limit of {MAX_SESSIONS} sessions is reached")));
         }
         self.io.activity += 1;
         // A reused id is a new session; messages for it are not late.

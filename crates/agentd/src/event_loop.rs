@@ -60,7 +60,7 @@ pub(crate) struct EventLoop {
     queue: VecDeque<SessionKey>,
     queued: BTreeSet<SessionKey>,
     /// Sessions waiting for send capacity of their connection.
-    parked: BTreeSet<SessionKey>,
+    blocked: BTreeSet<SessionKey>,
     /// Recently finished sessions.
     pub(crate) ended: VecDeque<SessionKey>,
     /// Connections that are not read, each because of a session with too much buffered input.
@@ -114,7 +114,7 @@ impl EventLoop {
             sessions: BTreeMap::new(),
             queue: VecDeque::new(),
             queued: BTreeSet::new(),
-            parked: BTreeSet::new(),
+            blocked: BTreeSet::new(),
             ended: VecDeque::new(),
             stalled: BTreeMap::new(),
             listener: None,
@@ -456,7 +456,7 @@ impl EventLoop {
 
     /// Enqueues a session to run.
     pub(crate) fn wake(&mut self, key: SessionKey) {
-        self.parked.remove(&key);
+        self.blocked.remove(&key);
         if self.queued.insert(key) {
             self.queue.push_back(key);
         }
@@ -471,7 +471,7 @@ impl EventLoop {
             match session.turn(&mut self.io, key) {
                 TurnResult::Again => self.wake(key),
                 TurnResult::Wait => {}
-                TurnResult::Room => drop(self.parked.insert(key)),
+                TurnResult::SendBlocked => drop(self.blocked.insert(key)),
                 TurnResult::Done => {
                     session.release(&self.io);
                     self.sessions.remove(&key);
@@ -497,8 +497,8 @@ impl EventLoop {
             }
         }
         gone.into_iter().for_each(|number| self.disconnect(number));
-        let roomy: Vec<_> = self.parked.iter().copied().filter(|key| self.io.has_room(*key)).collect();
-        roomy.into_iter().for_each(|key| self.wake(key));
+        let unblocked: Vec<_> = self.blocked.iter().copied().filter(|key| self.io.has_room(*key)).collect();
+        unblocked.into_iter().for_each(|key| self.wake(key));
     }
 
     /// Cleans up after a disconnected peer. Without its host the sandbox shuts down.
@@ -526,7 +526,7 @@ impl EventLoop {
             relay_clients.forget(ids.start());
         }
         self.ended.retain(|key| key.connection != number || !ids.contains(key.id));
-        self.parked.retain(|key| key.connection != number || !ids.contains(key.id));
+        self.blocked.retain(|key| key.connection != number || !ids.contains(key.id));
         if self.stalled.get(&number).is_some_and(|key| ids.contains(key.id)) {
             self.stalled.remove(&number);
         }

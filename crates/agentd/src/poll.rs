@@ -20,22 +20,21 @@ pub(crate) enum PollToken {
     /// The outgoing side of a connection.
     Outgoing(u16),
     /// One of a session's descriptors.
-    Session(SessionKey, SessionChannel),
+    Session(SessionKey, SessionFd),
     /// An orphaned pipe of a finished command.
     OrphanedPipe(u32),
 }
 
 /// Identifies a session's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SessionChannel {
-    /// Its input: standard output, a terminal, a socket, a file.
-    Main,
-    /// Standard error.
-    Error,
-    /// Its output.
-    Input,
-    /// The status pipe of a new process.
-    Report,
+pub(crate) enum SessionFd {
+    /// Standard output, a terminal, a socket or a file.
+    Primary,
+    Stderr,
+    /// What the session writes to: standard input, or a file.
+    Stdin,
+    /// The pipe on which a new process reports a failed start.
+    SpawnStatus,
 }
 
 /// A descriptor with its readiness. Edges set the flags; `EAGAIN` clears them.
@@ -91,7 +90,7 @@ impl Poller {
     }
 
     /// Registers a descriptor for a session. It starts as ready; the first attempt finds out.
-    pub(crate) fn source(&self, fd: OwnedFd, key: SessionKey, channel: SessionChannel) -> Result<PollSource, Errno> {
+    pub(crate) fn source(&self, fd: OwnedFd, key: SessionKey, channel: SessionFd) -> Result<PollSource, Errno> {
         self.add(&fd, PollToken::Session(key, channel))?;
         Ok(PollSource { fd, readable: true, writable: true })
     }
@@ -135,7 +134,7 @@ impl Token for PollToken {
             3 => Self::Outgoing(connection),
             4 => Self::Session(
                 SessionKey { connection, id },
-                [SessionChannel::Main, SessionChannel::Error, SessionChannel::Input, SessionChannel::Report]
+                [SessionFd::Primary, SessionFd::Stderr, SessionFd::Stdin, SessionFd::SpawnStatus]
                     .into_iter()
                     .nth(channel.into())?,
             ),
@@ -195,8 +194,8 @@ mod tests {
             PollToken::Signals,
             PollToken::Incoming(u16::MAX),
             PollToken::Outgoing(7),
-            PollToken::Session(key, SessionChannel::Main),
-            PollToken::Session(key, SessionChannel::Report),
+            PollToken::Session(key, SessionFd::Primary),
+            PollToken::Session(key, SessionFd::SpawnStatus),
             PollToken::OrphanedPipe(u32::MAX),
         ] {
             assert_eq!(PollToken::unpack(token.pack()), Some(token));

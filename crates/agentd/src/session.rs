@@ -4,7 +4,7 @@ use carrel_protocol::bulk::BulkRecord;
 use carrel_protocol::payload::{CoreErrorKind, ExecExited};
 use carrel_protocol::{DecodeError, Envelope, MessageType};
 
-use crate::poll::{Readiness, SessionChannel};
+use crate::poll::{Readiness, SessionFd};
 use crate::shared_state::SessionIo;
 
 /// Identifies a session: its connection and correlation id.
@@ -22,7 +22,7 @@ pub(crate) enum TurnResult {
     /// It waits for a message, readiness or a timer.
     Wait,
     /// It waits for send capacity of its connection.
-    Room,
+    SendBlocked,
     /// It is finished; its last frame is queued.
     Done,
 }
@@ -55,7 +55,7 @@ pub(crate) trait SessionHandler {
     }
 
     /// Called when a descriptor became ready.
-    fn ready(&mut self, _channel: SessionChannel, _readiness: Readiness) {}
+    fn ready(&mut self, _channel: SessionFd, _readiness: Readiness) {}
 
     /// Called when its process exited.
     fn process_ended(&mut self, _io: &mut SessionIo, _key: SessionKey, _exited: ExecExited) {}

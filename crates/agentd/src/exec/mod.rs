@@ -28,7 +28,7 @@ use self::failure::{FailedSpawnStage, SpawnStage};
 use self::output::{CommandOutput, OutputProgress};
 use self::spawn::SpawnError;
 use crate::backlog::Backlog;
-use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::poll::{PollSource, Readiness, SessionFd};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 use crate::shared_state::SessionIo;
 use crate::sys;
@@ -105,10 +105,10 @@ impl ExecSession {
                 SpawnError::new(SpawnStage::Pipe, errno, &request.cmd)
             })
         };
-        let report = watch(spawned.report, SessionChannel::Report)?;
-        let stdin = watch(spawned.stdin, SessionChannel::Input)?;
-        let stdout = watch(spawned.stdout, SessionChannel::Main)?;
-        let stderr = spawned.stderr.map(|stderr| watch(stderr, SessionChannel::Error)).transpose()?;
+        let report = watch(spawned.report, SessionFd::SpawnStatus)?;
+        let stdin = watch(spawned.stdin, SessionFd::Stdin)?;
+        let stdout = watch(spawned.stdout, SessionFd::Primary)?;
+        let stderr = spawned.stderr.map(|stderr| watch(stderr, SessionFd::Stderr)).transpose()?;
         io.processes.insert(spawned.pid.as_raw_nonzero().get(), key);
         let flow = peer >= Generation::EXEC_FLOW && io.generation(key) >= Generation::EXEC_FLOW;
         Ok(Self {
@@ -316,11 +316,11 @@ impl SessionHandler for ExecSession {
         }
     }
 
-    fn ready(&mut self, channel: SessionChannel, readiness: Readiness) {
+    fn ready(&mut self, channel: SessionFd, readiness: Readiness) {
         match channel {
-            SessionChannel::Report => self.report.iter_mut().for_each(|report| report.ready(readiness)),
-            SessionChannel::Input => self.stdin.iter_mut().for_each(|stdin| stdin.ready(readiness)),
-            SessionChannel::Main | SessionChannel::Error => self.output.ready(channel, readiness),
+            SessionFd::SpawnStatus => self.report.iter_mut().for_each(|report| report.ready(readiness)),
+            SessionFd::Stdin => self.stdin.iter_mut().for_each(|stdin| stdin.ready(readiness)),
+            SessionFd::Primary | SessionFd::Stderr => self.output.ready(channel, readiness),
         }
     }
 
@@ -350,7 +350,7 @@ impl SessionHandler for ExecSession {
         }
         self.write_input(io, key);
         if !io.has_room(key) {
-            return TurnResult::Room;
+            return TurnResult::SendBlocked;
         }
         match self.produce(io, key) {
             OutputProgress::Chunk(_) => return TurnResult::Again,

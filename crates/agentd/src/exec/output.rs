@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use rustix::termios::Winsize;
 
 use crate::connection::OutgoingChunk;
-use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::poll::{PollSource, Readiness, SessionFd};
 use crate::session::SessionKey;
 use crate::shared_state::SessionIo;
 use crate::sys;
@@ -47,8 +47,8 @@ impl CommandOutput {
         Self { streams: [Some(stream(stdout, MessageType::ExecStdout)), stderr], tty, settled: false, first: 0 }
     }
 
-    pub(super) fn ready(&mut self, channel: SessionChannel, readiness: Readiness) {
-        let index = usize::from(channel == SessionChannel::Error);
+    pub(super) fn ready(&mut self, channel: SessionFd, readiness: Readiness) {
+        let index = usize::from(channel == SessionFd::Stderr);
         if let Some(Some(stream)) = self.streams.get_mut(index) {
             stream.source.ready(readiness);
         }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::handles::OpenFile;
 use super::{FsError, respond};
 use crate::connection::OutgoingChunk;
-use crate::poll::{PollToken, SessionChannel, retry};
+use crate::poll::{PollToken, SessionFd, retry};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 use crate::shared_state::SessionIo;
 
@@ -79,8 +79,7 @@ impl ReadSession {
         if self.watched.is_none() {
             // A duplicate, since a descriptor can be registered only once and two reads may share a file.
             self.watched = self.file.fd.try_clone().ok();
-            let added =
-                self.watched.as_ref().map(|fd| io.poller.add(fd, PollToken::Session(key, SessionChannel::Main)));
+            let added = self.watched.as_ref().map(|fd| io.poller.add(fd, PollToken::Session(key, SessionFd::Primary)));
             if !matches!(added, Some(Ok(()))) {
                 respond(io, key, Err(FsError::new("read", Errno::AGAIN)));
                 return TurnResult::Done;
@@ -141,7 +140,7 @@ impl SessionHandler for ReadSession {
             return self.finish(io, key);
         }
         if !io.has_room(key) {
-            return TurnResult::Room;
+            return TurnResult::SendBlocked;
         }
         let allowed = self.flow.as_ref().map_or(PIECE as usize, SendFlow::available);
         if allowed == 0 {

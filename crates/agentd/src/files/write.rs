@@ -11,7 +11,7 @@ use super::handles::OpenFile;
 use super::read::record_limit;
 use super::{FsError, respond};
 use crate::backlog::Backlog;
-use crate::poll::{PollSource, Readiness, SessionChannel, retry};
+use crate::poll::{PollSource, Readiness, SessionFd, retry};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 use crate::shared_state::SessionIo;
 
@@ -48,8 +48,7 @@ impl WriteSession {
             None
         } else {
             let fd = file.fd.try_clone().map_err(|error| FsError::io("write", &error))?;
-            let source =
-                io.poller.source(fd, key, SessionChannel::Input).map_err(|errno| FsError::new("write", errno))?;
+            let source = io.poller.source(fd, key, SessionFd::Stdin).map_err(|errno| FsError::new("write", errno))?;
             Some((source, Backlog::default()))
         };
         // A pipe or a device may block: unwritten data is buffered here.
@@ -168,7 +167,7 @@ impl SessionHandler for WriteSession {
         }
     }
 
-    fn ready(&mut self, _channel: SessionChannel, readiness: Readiness) {
+    fn ready(&mut self, _channel: SessionFd, readiness: Readiness) {
         if let Some((source, _)) = &mut self.slow {
             source.ready(readiness);
         }

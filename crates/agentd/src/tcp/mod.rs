@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType};
 
 use crate::backlog::Backlog;
 use crate::connection::OutgoingChunk;
-use crate::poll::{PollSource, Readiness, SessionChannel};
+use crate::poll::{PollSource, Readiness, SessionFd};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 use crate::shared_state::SessionIo;
 
@@ -99,7 +99,7 @@ impl TcpSession {
             match rustix::net::socket_with(family, SocketType::STREAM, flags, None) {
                 Ok(socket) => match rustix::net::connect(&socket, &address) {
                     Ok(()) | Err(Errno::INPROGRESS) => {
-                        let mut source = io.poller.source(socket, key, SessionChannel::Main)?;
+                        let mut source = io.poller.source(socket, key, SessionFd::Primary)?;
                         // Until epoll reports it: a connecting socket is not writable.
                         source.writable = false;
                         self.socket = Some(source);
@@ -273,7 +273,7 @@ impl SessionHandler for TcpSession {
         Ok(())
     }
 
-    fn ready(&mut self, _channel: SessionChannel, readiness: Readiness) {
+    fn ready(&mut self, _channel: SessionFd, readiness: Readiness) {
         if let Some(socket) = &mut self.socket {
             socket.ready(readiness);
         }
@@ -297,7 +297,7 @@ impl SessionHandler for TcpSession {
             return TurnResult::Done;
         }
         if !io.has_room(key) {
-            return TurnResult::Room;
+            return TurnResult::SendBlocked;
         }
         self.produce(io, key).unwrap_or_else(|errno| fail(io, key, errno, "read"))
     }

@@ -10,7 +10,7 @@ use carrel_protocol::payload::{CarrelFsDone, CarrelFsMatches, CarrelFsRequest, T
 use carrel_protocol::{Envelope, MessageType};
 
 use crate::files::{FsError, FsIdentity};
-use crate::poll::{Readiness, SessionChannel};
+use crate::poll::{Readiness, SessionFd};
 use crate::session::{MessageRejection, SessionHandler, SessionKey, TurnResult};
 use crate::shared_state::SessionIo;
 
@@ -124,7 +124,7 @@ impl SessionHandler for TreeSession {
         }
     }
 
-    fn ready(&mut self, _channel: SessionChannel, _readiness: Readiness) {}
+    fn ready(&mut self, _channel: SessionFd, _readiness: Readiness) {}
 
     fn turn(&mut self, io: &mut SessionIo, key: SessionKey) -> TurnResult {
         if self.cancelled {
@@ -132,7 +132,7 @@ impl SessionHandler for TreeSession {
             return TurnResult::Done;
         }
         if !io.has_room(key) {
-            return TurnResult::Room;
+            return TurnResult::SendBlocked;
         }
         self.step(io, key).unwrap_or_else(|error| {
             io.send_small(key, &failed(&error));

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::walk::TreeWalk;
 use super::{TreeOperation, TreeStep};
 use crate::files::{FsError, join};
-use crate::poll::{PollToken, SessionChannel};
+use crate::poll::{PollToken, SessionFd};
 use crate::session::SessionKey;
 use crate::shared_state::SessionIo;
 
@@ -59,7 +59,7 @@ fn failed(errno: Errno) -> FsError {
 impl TreeWatcher {
     pub(super) fn start(io: &mut SessionIo, key: SessionKey, watch: &TreeWatch) -> Result<Self, FsError> {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).map_err(failed)?;
-        io.poller.add(&inotify, PollToken::Session(key, SessionChannel::Main)).map_err(failed)?;
+        io.poller.add(&inotify, PollToken::Session(key, SessionFd::Primary)).map_err(failed)?;
         let mut started =
             Self { inotify, paths: BTreeMap::new(), recursive: watch.recursive, walks: Vec::new(), announced: false };
         started.add(&watch.path).map_err(failed)?;
