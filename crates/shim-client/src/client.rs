@@ -39,7 +39,7 @@ pub struct ShimClient {
     version: u8,
     peer: (u32, u32),
     link: ShimLink,
-    arrivals: FrameReceiver,
+    receiver: FrameReceiver,
     last_id: u32,
     ended: Option<SandboxEnd>,
 }
@@ -76,8 +76,8 @@ impl ShimClient {
     async fn handshake(stream: UnixStream, highest: u8) -> Result<Self, ShimError> {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
-        let (link, mut arrivals) = (ShimLink::new(stream), FrameReceiver::new());
-        let frame = arrivals.next(&link).await?;
+        let (link, mut receiver) = (ShimLink::new(stream), FrameReceiver::new());
+        let frame = receiver.next(&link).await?;
         let envelope = Envelope::parse(frame.body)?;
         if let Some(failed) = link::refusal(&envelope)? {
             return Err(ShimError::Failed(failed));
@@ -87,7 +87,7 @@ impl ShimClient {
         }
         let hello: Hello = wire::decode(&envelope).ok_or_else(|| link::unexpected(&envelope))??;
         let version = highest.min(hello.version);
-        Ok(Self { hello, version, peer: (pid, credentials.uid()), link, arrivals, last_id: 0, ended: None })
+        Ok(Self { hello, version, peer: (pid, credentials.uid()), link, receiver, last_id: 0, ended: None })
     }
 
     pub fn hello(&self) -> &Hello {
@@ -158,7 +158,7 @@ impl ShimClient {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
             }
-            self.ended = link::decode_end(&self.arrivals.next(&self.link).await?)?;
+            self.ended = link::decode_end(&self.receiver.next(&self.link).await?)?;
         }
     }
 
@@ -254,13 +254,13 @@ impl ShimClient {
     /// Follows a job. An invalid request is reported by the first [`Follow::next`].
     pub async fn follow(mut self, follow: &JobFollow) -> Result<Follow, ShimError> {
         let id = self.send(follow)?;
-        Ok(Follow::new(self.link, self.arrivals, self.version, id, follow.job.clone()))
+        Ok(Follow::new(self.link, self.receiver, self.version, id, follow.job.clone()))
     }
 
     /// Streams the facts from a sequence on, including future ones.
     pub async fn subscribe(mut self, from: u64) -> Result<Subscription, ShimError> {
         let id = self.send(&JournalRead { from, follow: true })?;
-        Ok(Subscription::new(self.link, self.arrivals, id))
+        Ok(Subscription::new(self.link, self.receiver, id))
     }
 
     /// Publishes ports: the shim serves each listening socket that is passed with its port.

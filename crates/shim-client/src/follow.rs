@@ -21,7 +21,7 @@ use crate::wire;
 #[derive(Debug)]
 pub struct Follow {
     shared: Arc<FollowShared>,
-    arrivals: FrameReceiver,
+    receiver: FrameReceiver,
     id: u32,
 }
 
@@ -48,8 +48,8 @@ pub enum FollowEvent {
 // === impl Follow ===
 
 impl Follow {
-    pub(crate) fn new(link: ShimLink, arrivals: FrameReceiver, version: u8, id: u32, job: String) -> Self {
-        Self { shared: Arc::new(FollowShared::new(link, version, id, job)), arrivals, id }
+    pub(crate) fn new(link: ShimLink, receiver: FrameReceiver, version: u8, id: u32, job: String) -> Self {
+        Self { shared: Arc::new(FollowShared::new(link, version, id, job)), receiver, id }
     }
 
     /// The next event; `None` after the end. Cancel safe.
@@ -75,7 +75,7 @@ impl Follow {
 
     async fn advance(&mut self) -> Result<FollowEvent, ShimError> {
         loop {
-            let frame = self.arrivals.next(&self.shared.link).await?;
+            let frame = self.receiver.next(&self.shared.link).await?;
             if let Some(ended) = link::decode_end(&frame)? {
                 return Err(ShimError::Ended(ended));
             }

@@ -243,11 +243,11 @@ mod tests {
             outbox.bytes.len() - outbox.sent
         };
         let sending = async {
-            let mut most_kept = 0;
+            let mut peak_kept = 0;
             for id in 1..=300 {
                 let message = JobWrite { job: "job".into(), data: vec![7; 30_000].into(), offset: None };
                 link.send(1, id, &message).unwrap();
-                most_kept = most_kept.max(link.lock().bytes.len());
+                peak_kept = peak_kept.max(link.lock().bytes.len());
                 while unsent() > 100_000 {
                     link.stream.writable().await.unwrap();
                     link.flush().unwrap();
@@ -257,12 +257,12 @@ mod tests {
                 link.stream.writable().await.unwrap();
             }
             link.shut_down();
-            most_kept
+            peak_kept
         };
         let mut arrived = Vec::new();
-        let (most_kept, read) = tokio::join!(sending, theirs.read_to_end(&mut arrived));
+        let (peak_kept, read) = tokio::join!(sending, theirs.read_to_end(&mut arrived));
         read.unwrap();
-        assert!(most_kept < 500_000, "{most_kept}");
+        assert!(peak_kept < 500_000, "{peak_kept}");
         let mut rest = &*arrived;
         for id in 1..=300 {
             let (frame, behind) = Frame::split(rest).unwrap().unwrap();

@@ -24,7 +24,7 @@ use crate::wire::{self, ShimMessage};
 /// long-lived owner [detaches](Self::detach) it to reap it.
 #[derive(Debug)]
 pub struct OwnedSandbox {
-    tie: ShimProcess,
+    shim: ShimProcess,
     ready: SandboxReady,
     changes: Option<OwnedFd>,
     ended: Option<SandboxEnd>,
@@ -79,7 +79,7 @@ struct ShimProcess {
     /// Whether ownership was handed over to another process.
     handed_over: bool,
     link: ShimLink,
-    arrivals: FrameReceiver,
+    receiver: FrameReceiver,
     last_id: u32,
 }
 
@@ -102,22 +102,22 @@ impl PrestartedShim {
     pub async fn create(self, create: &Create) -> Result<OwnedSandbox, OwnerError> {
         let Self { child, stream } = self;
         let link = ShimLink::new(UnixStream::from_std(stream)?);
-        let (shim_pid, arrivals) = (child.id(), FrameReceiver::with_descriptors());
-        let mut tie = ShimProcess {
+        let (shim_pid, receiver) = (child.id(), FrameReceiver::with_descriptors());
+        let mut shim = ShimProcess {
             child: Some(child),
             shim_pid,
             lasting: false,
             handed_over: false,
             link,
-            arrivals,
+            receiver,
             last_id: 0,
         };
-        tie.link.send(VERSION, 0, create)?;
-        let ready: SandboxReady = answer(&tie.receive().await?)?;
+        shim.link.send(VERSION, 0, create)?;
+        let ready: SandboxReady = answer(&shim.receive().await?)?;
         // A shim whose create failed exits, even for a persistent sandbox.
-        tie.lasting = create.lasting;
-        let changes = if ready.changes { tie.arrivals.take_descriptor() } else { None };
-        Ok(OwnedSandbox { tie, ready, changes, ended: None })
+        shim.lasting = create.lasting;
+        let changes = if ready.changes { shim.receiver.take_descriptor() } else { None };
+        Ok(OwnedSandbox { shim, ready, changes, ended: None })
     }
 }
 
@@ -144,19 +144,19 @@ impl OwnedSandbox {
     }
 
     pub fn shim_pid(&self) -> u32 {
-        self.tie.shim_pid
+        self.shim.shim_pid
     }
 
     /// Releases it: a persistent sandbox continues, any other ends. The shim remains a child of this process, to be
     /// reaped.
     pub fn detach(mut self) -> Option<Child> {
-        self.tie.child.take()
+        self.shim.child.take()
     }
 
     /// Makes the holder of the returned connection its owner, once this process has exited.
     pub fn hand_over(mut self) -> io::Result<OwnedFd> {
-        let connection = self.tie.link.try_clone()?;
-        self.tie.handed_over = true;
+        let connection = self.shim.link.try_clone()?;
+        self.shim.handed_over = true;
         Ok(connection)
     }
 
@@ -165,14 +165,15 @@ impl OwnedSandbox {
         let stream = std::os::unix::net::UnixStream::from(connection);
         stream.set_nonblocking(true)?;
         let link = ShimLink::new(UnixStream::from_std(stream)?);
-        let arrivals = FrameReceiver::with_descriptors();
-        let tie = ShimProcess { child: None, shim_pid, lasting: false, handed_over: false, link, arrivals, last_id: 0 };
-        Ok(Self { tie, ready, changes: None, ended: None })
+        let receiver = FrameReceiver::with_descriptors();
+        let shim =
+            ShimProcess { child: None, shim_pid, lasting: false, handed_over: false, link, receiver, last_id: 0 };
+        Ok(Self { shim, ready, changes: None, ended: None })
     }
 
     /// The shim process, to be reaped by the caller: it is not reaped when this is dropped.
     pub fn take_child(&mut self) -> Option<Child> {
-        self.tie.child.take()
+        self.shim.child.take()
     }
 
     /// The host uid of its uid 0.
@@ -196,7 +197,7 @@ impl OwnedSandbox {
             if let Some(ended) = &self.ended {
                 return Ok(ended.clone());
             }
-            self.ended = link::decode_end(&self.tie.receive().await?)?;
+            self.ended = link::decode_end(&self.shim.receive().await?)?;
         }
     }
 
@@ -230,11 +231,11 @@ impl OwnedSandbox {
         if let Some(ended) = &self.ended {
             return Err(OwnerError::Ended(ended.clone()));
         }
-        self.tie.last_id = link::id_after(self.tie.last_id);
-        let id = self.tie.last_id;
-        self.tie.link.send(VERSION, id, message)?;
+        self.shim.last_id = link::id_after(self.shim.last_id);
+        let id = self.shim.last_id;
+        self.shim.link.send(VERSION, id, message)?;
         loop {
-            let frame = self.tie.receive().await?;
+            let frame = self.shim.receive().await?;
             if frame.id == id {
                 return answer(&frame);
             }
@@ -258,7 +259,7 @@ fn answer<A: for<'b> ShimMessage<'b>>(frame: &Frame<'_>) -> Result<A, OwnerError
 
 impl ShimProcess {
     async fn receive(&mut self) -> Result<Frame<'_>, OwnerError> {
-        match self.arrivals.next(&self.link).await {
+        match self.receiver.next(&self.link).await {
             Ok(frame) => Ok(frame),
             Err(LinkError::Closed) => Err(OwnerError::Gone(exit_description(self.child.as_mut()))),
             Err(LinkError::Broken(broken)) => Err(broken.into()),

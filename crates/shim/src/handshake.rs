@@ -11,11 +11,11 @@ const LARGEST: usize = 64 * 1024;
 const LONGEST_VERSION: usize = 64;
 
 /// The maximum of a job's output in flight, and of one chunk: a follower that holds a job makes the shim buffer it.
-const MOST_OUTPUT: u32 = 1024 * 1024;
+const MAX_OUTPUT: u32 = 1024 * 1024;
 const LARGEST_OUTPUT: u32 = 64 * 1024;
 /// The maximum of a job's input in flight, and the minimum size of a chunk.
-const MOST_INPUT: u32 = 256 * 1024;
-const LEAST_INPUT: u32 = 1024;
+const MAX_INPUT: u32 = 256 * 1024;
+const MIN_INPUT: u32 = 1024;
 
 /// The state of the handshake.
 #[derive(Debug, Default)]
@@ -87,8 +87,8 @@ impl AgentHandshake {
         let (Some((frame, ready)), Some(credit)) = (self.ready.take(), self.credit) else { return Ok(None) };
         // An agent that announces excessive limits runs no jobs.
         let borne = |limits: &ExecLimits| {
-            let output = limits.output_limit <= MOST_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
-            output && limits.input_limit <= MOST_INPUT && limits.stdin_chunk_size >= LEAST_INPUT
+            let output = limits.output_limit <= MAX_OUTPUT && limits.output_chunk_size <= LARGEST_OUTPUT;
+            output && limits.input_limit <= MAX_INPUT && limits.stdin_chunk_size >= MIN_INPUT
         };
         let limits = ready.exec_limits.filter(|limits| credit && borne(limits));
         let rest = std::mem::take(&mut self.arrived);

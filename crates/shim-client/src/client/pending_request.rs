@@ -32,8 +32,8 @@ impl<'c> PendingRequest<'c> {
         read: impl Fn(&Envelope<'_>) -> Option<Result<T, DecodeError>>,
     ) -> Result<T, ShimError> {
         loop {
-            let ShimClient { link, arrivals, ended, .. } = &mut *self.client;
-            let frame = arrivals.next(link).await.inspect_err(|_| self.over = true)?;
+            let ShimClient { link, receiver, ended, .. } = &mut *self.client;
+            let frame = receiver.next(link).await.inspect_err(|_| self.over = true)?;
             if let Some(received) = link::decode_end(&frame)? {
                 self.over = true;
                 *ended = Some(received.clone());

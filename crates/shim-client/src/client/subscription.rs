@@ -11,7 +11,7 @@ use crate::wire;
 #[derive(Debug)]
 pub struct Subscription {
     link: ShimLink,
-    arrivals: FrameReceiver,
+    receiver: FrameReceiver,
     id: u32,
     /// How the sandbox ended, once it has.
     over: Option<Result<(), ShimError>>,
@@ -21,8 +21,8 @@ pub struct Subscription {
 // === impl Subscription ===
 
 impl Subscription {
-    pub(super) fn new(link: ShimLink, arrivals: FrameReceiver, id: u32) -> Self {
-        Self { link, arrivals, id, over: None, ended: None }
+    pub(super) fn new(link: ShimLink, receiver: FrameReceiver, id: u32) -> Self {
+        Self { link, receiver, id, over: None, ended: None }
     }
 
     /// The next facts; `None` when the sandbox has ended. Cancel safe.
@@ -46,7 +46,7 @@ impl Subscription {
 
     async fn advance(&mut self) -> Result<Option<Vec<Fact>>, ShimError> {
         loop {
-            let frame = self.arrivals.next(&self.link).await?;
+            let frame = self.receiver.next(&self.link).await?;
             if let Some(ended) = link::decode_end(&frame)? {
                 self.ended = Some(ended);
                 return Ok(None);

@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn frames_of_every_size_are_received_and_large_buffers_are_released() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (link, mut arrivals) = (ShimLink::new(ours), FrameReceiver::new());
+        let (link, mut receiver) = (ShimLink::new(ours), FrameReceiver::new());
         let lengths = [0, 1, ROOM - 9, ROOM - 8, ROOM, 0, 70_000, 5, KEPT, 3, MAX_BODY, 1, 65_536, 65_536, 2];
         let sending = async {
             for (id, length) in (1..).zip(lengths) {
@@ -130,20 +130,20 @@ mod tests {
         };
         let reading = async {
             for (id, length) in (1..).zip(lengths) {
-                let frame = arrivals.next(&link).await.unwrap();
+                let frame = receiver.next(&link).await.unwrap();
                 assert_eq!((frame.id, frame.body.len()), (id, length));
                 assert!(frame.body.iter().all(|byte| *byte == 7));
             }
         };
         tokio::join!(sending, reading);
-        assert!(arrivals.buffer.len() <= KEPT, "{}", arrivals.buffer.len());
+        assert!(receiver.buffer.len() <= KEPT, "{}", receiver.buffer.len());
     }
 
     #[tokio::test]
     async fn an_attached_descriptor_is_kept_if_requested() {
         for with_descriptors in [true, false] {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let mut arrivals = if with_descriptors { FrameReceiver::with_descriptors() } else { FrameReceiver::new() };
+            let mut receiver = if with_descriptors { FrameReceiver::with_descriptors() } else { FrameReceiver::new() };
             let sent = std::fs::File::open("/dev/null").unwrap();
             let descriptors = [sent.as_fd()];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -151,22 +151,22 @@ mod tests {
             assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
             let bytes = frame(5, 100);
             rustix::net::sendmsg(&theirs, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
-            assert_eq!(arrivals.next(&ShimLink::new(ours)).await.unwrap().id, 5);
-            let kept = arrivals.take_descriptor().map(|kept| rustix::fs::fstat(kept).unwrap().st_rdev);
+            assert_eq!(receiver.next(&ShimLink::new(ours)).await.unwrap().id, 5);
+            let kept = receiver.take_descriptor().map(|kept| rustix::fs::fstat(kept).unwrap().st_rdev);
             assert_eq!(kept, with_descriptors.then(|| rustix::fs::fstat(&sent).unwrap().st_rdev));
-            assert!(arrivals.take_descriptor().is_none());
+            assert!(receiver.take_descriptor().is_none());
         }
     }
 
     #[tokio::test]
     async fn the_buffer_grows_with_received_bytes_and_not_with_the_declared_length() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (link, mut arrivals) = (ShimLink::new(ours), FrameReceiver::new());
+        let (link, mut receiver) = (ShimLink::new(ours), FrameReceiver::new());
         theirs.write_all(&frame(1, MAX_BODY)[..10_000]).await.unwrap();
         drop(theirs);
-        assert!(matches!(arrivals.next(&link).await, Err(LinkError::Closed)));
-        assert!(arrivals.buffer.len() <= 20_000, "{}", arrivals.buffer.len());
-        assert_eq!(arrivals.waiting().len(), 10_000);
+        assert!(matches!(receiver.next(&link).await, Err(LinkError::Closed)));
+        assert!(receiver.buffer.len() <= 20_000, "{}", receiver.buffer.len());
+        assert_eq!(receiver.waiting().len(), 10_000);
 
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&(MAX_LENGTH + 1).to_be_bytes()).await.unwrap();

@@ -24,7 +24,7 @@ const READ: usize = 16 * 1024;
 /// The unacknowledged input above which a client is not read.
 const UNANSWERED: usize = 512 * 1024;
 /// The maximum number of pending requests of a client.
-pub(crate) const MOST_REQUESTS: usize = 256;
+pub(crate) const MAX_REQUESTS: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct ControlClient {
@@ -149,7 +149,7 @@ impl ControlClient {
 
     /// Adds a pending request; `false` if there are too many, or one with that id.
     pub(crate) fn begin(&mut self, id: u32, request: ControlRequest) -> bool {
-        if self.requests.len() >= MOST_REQUESTS || self.requests.contains_key(&id) {
+        if self.requests.len() >= MAX_REQUESTS || self.requests.contains_key(&id) {
             return false;
         }
         if let ControlRequest::Write(bytes) = request {

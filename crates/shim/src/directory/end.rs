@@ -11,7 +11,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 /// The maximum number of jobs whose ends are recorded individually. No shim has as many at a time.
-const MOST_JOBS: usize = 16 * 1024;
+const MAX_JOBS: usize = 16 * 1024;
 
 /// Whether the journal of a dead sandbox has an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl UnfinishedJobs {
             }
             _ => {}
         }
-        if self.began.len() > MOST_JOBS {
+        if self.began.len() > MAX_JOBS {
             // Implausible; the end of the sandbox covers all of them.
             *self = Self { began: HashMap::new(), too_many: true };
         }
@@ -126,10 +126,10 @@ mod tests {
             unfinished.observe(about(number as u64, FactKind::JobStarted, &number.to_string()));
             unfinished.began.len()
         };
-        for number in 1..=MOST_JOBS {
+        for number in 1..=MAX_JOBS {
             assert_eq!(start(number), number);
         }
-        assert_eq!((start(MOST_JOBS + 1), start(MOST_JOBS + 2)), (0, 0));
+        assert_eq!((start(MAX_JOBS + 1), start(MAX_JOBS + 2)), (0, 0));
         assert!(unfinished.in_order().is_empty());
     }
 }

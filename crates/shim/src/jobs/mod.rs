@@ -49,13 +49,13 @@ const ROOM_FOR_OUTPUT: u64 = 64 * 1024;
 /// The maximum length of a path, of a user or resource name, and the maximum number of limits of a command.
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 256;
-const MOST_LIMITS: usize = 64;
+const MAX_LIMITS: usize = 64;
 /// How long a finished job is kept for its client even if others need the space.
 const SETTLED: Duration = Duration::from_secs(10);
 /// The maximum size of a recorded command.
 const LONGEST_RECORDED: usize = 4096;
 /// The maximum number of running jobs.
-const MOST_RUNNING: usize = 512;
+const MAX_RUNNING: usize = 512;
 
 const STREAMS: [StreamName; 2] = [StreamName::Stdout, StreamName::Stderr];
 
@@ -214,7 +214,7 @@ impl Jobs {
             return Err(RequestRejection::new(FailureCode::Unsupported, "agent of the sandbox does not support jobs"));
         };
         let running = self.by_channel.len();
-        if running >= MOST_RUNNING.min(limits.max_executions as usize) {
+        if running >= MAX_RUNNING.min(limits.max_executions as usize) {
             return Err(RequestRejection::new(FailureCode::TooMany, format!("{running} jobs are running")));
         }
         let now = (clock, wall_ms());
@@ -526,7 +526,7 @@ fn check_size(command: &JobCommand) -> Result<(), RequestRejection> {
     let longest = |word: &str, most: usize| word.len() <= most;
     let paths = [Some(program), cwd.as_ref()].into_iter().flatten().all(|path| longest(path, LONGEST_PATH));
     let names = user.iter().chain(rlimits.iter().map(|limit| &limit.resource)).all(|name| longest(name, LONGEST_NAME));
-    if !paths || !names || rlimits.len() > MOST_LIMITS {
+    if !paths || !names || rlimits.len() > MAX_LIMITS {
         let message = "a path, a name or the list of limits of the command is too long";
         return Err(RequestRejection::new(FailureCode::InvalidRequest, message));
     }
