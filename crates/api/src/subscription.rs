@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use carrel_control::{Caller, Code, Control, Refusal, expired};
-use carrel_store::{Event, Events, Namespace, Sequence, StoreError};
+use carrel_store::{Event, Events, IdNamespace, Sequence, StoreError};
 use tonic::Status;
 
 use crate::agbox::v1::{SandboxEvent, SubscribeSandboxEventsRequest};
@@ -21,7 +21,7 @@ pub(crate) struct SandboxSubscription {
     /// Events up to this sequence preceded the subscription.
     newest: Sequence,
     /// The namespace of the subscriber.
-    namespace: Namespace,
+    namespace: IdNamespace,
     /// The snapshot, which is sent first.
     snapshot: Vec<SubscriptionItem>,
 }
@@ -32,7 +32,7 @@ pub(crate) enum SubscriptionItem {
         /// Whether it preceded the subscription.
         replay: bool,
         /// The namespace of the subscriber.
-        namespace: Namespace,
+        namespace: IdNamespace,
     },
     /// An event of the snapshot.
     Snapshot(Box<SandboxEvent>),

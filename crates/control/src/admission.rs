@@ -91,11 +91,11 @@ fn check(
             .about("limit", limit)
             .about("sandbox_id", id.as_str())
     };
-    if let Some(most) = settings.most_sandboxes.filter(|most| entries.len() as u64 >= *most) {
+    if let Some(most) = settings.max_sandboxes.filter(|most| entries.len() as u64 >= *most) {
         return Err(refusal("sandboxes", format!("{most} sandboxes are running, which is the limit; stop one first")));
     }
     let used = entries.values().fold(0, |sum: u64, entry| sum.saturating_add(entry.memory));
-    if let Some(most) = settings.most_memory.filter(|most| used.saturating_add(memory) > *most) {
+    if let Some(most) = settings.max_memory.filter(|most| used.saturating_add(memory) > *most) {
         let message =
             format!("running sandboxes may use {used} bytes of memory; {memory} more would exceed the limit of {most}");
         return Err(refusal("memory", message));
@@ -115,8 +115,7 @@ mod tests {
     #[test]
     fn sandboxes_are_admitted_up_to_the_limit_and_again_when_one_stops() {
         let admission = Admission::default();
-        let settings =
-            ControlSettings { most_sandboxes: Some(2), most_memory: Some(100), ..ControlSettings::default() };
+        let settings = ControlSettings { max_sandboxes: Some(2), max_memory: Some(100), ..ControlSettings::default() };
         let reserve = |name: &str, memory| {
             admission.reserve(
                 &id(name),

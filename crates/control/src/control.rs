@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use carrel_store::{
-    Events, EventsError, Exec, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence, Store,
-    StoreError,
+    Events, EventsError, Exec, ExecId, ExecState, IdNamespace, Pairs, Sandbox, SandboxId, SandboxState, Sequence,
+    Store, StoreError,
 };
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -266,7 +266,7 @@ impl Control {
         let id = self.get(caller, &request.sandbox)?.id.clone();
         self.0.settings().descriptors.check(DescriptorUse::Stream)?;
         // A sandbox from before namespaces existed may have an old supervisor, which knows plain ids only.
-        let namespace = if id.namespace() == caller.namespace() { id.namespace() } else { Namespace::Daemon };
+        let namespace = if id.namespace() == caller.namespace() { id.namespace() } else { IdNamespace::Daemon };
         match self.send(caller, &id, ActorRequest::Exec(Box::new(request), namespace)).await? {
             Acceptance::Exec(exec) => Ok(exec),
             Acceptance::Changed | Acceptance::Unchanged => {

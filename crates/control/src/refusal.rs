@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use carrel_store::{Namespace, SandboxId};
+use carrel_store::{IdNamespace, SandboxId};
 
 use crate::codes::reason;
 use crate::text::bounded_text;
@@ -77,7 +77,7 @@ impl Refusal {
 
     /// Shows ids as callers of a namespace know them.
     #[must_use]
-    pub(crate) fn seen_from(mut self, namespace: Namespace) -> Self {
+    pub(crate) fn seen_from(mut self, namespace: IdNamespace) -> Self {
         for key in ["sandbox_id", "exec_id"] {
             if let Some(text) = self.metadata.get_mut(key)
                 && let Ok(id) = SandboxId::qualified(text.as_str())

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use carrel_store::{Namespace, Sandbox, Timestamp};
+use carrel_store::{IdNamespace, Sandbox, Timestamp};
 
 use crate::descriptors::Descriptors;
 use crate::spec::Host;
@@ -21,7 +21,7 @@ pub struct ControlSettings {
     /// The grace period of a stop, before processes are killed.
     pub grace: Duration,
     /// The maximum number of running sandboxes.
-    pub most_sandboxes: Option<u64>,
+    pub max_sandboxes: Option<u64>,
     /// The maximum number of sandboxes of all users, running or not; 0 is unlimited.
     pub kept_sandboxes: u64,
     /// The maximum number of sandboxes of each user but the daemon's own; 0 is unlimited.
@@ -29,7 +29,7 @@ pub struct ControlSettings {
     /// The maximum size of their specs in total, in bytes; 0 is unlimited.
     pub kept_specs: u64,
     /// The maximum memory of running sandboxes in total.
-    pub most_memory: Option<u64>,
+    pub max_memory: Option<u64>,
     /// The memory limit of a sandbox without one.
     pub default_memory: u64,
     /// What sandboxes may use of the host.
@@ -94,11 +94,11 @@ impl Default for ControlSettings {
             cleanup_ttl: Duration::from_secs(360 * 60 * 60),
             retention: Retention::default(),
             grace: Duration::from_secs(2),
-            most_sandboxes: None,
+            max_sandboxes: None,
             kept_sandboxes: 4096,
             user_sandboxes: 1024,
             kept_specs: 64 << 20,
-            most_memory: None,
+            max_memory: None,
             default_memory: 1 << 30,
             host: Host::default(),
             clock: Clock::default(),
@@ -186,11 +186,11 @@ impl Caller {
     pub const KEY: Self = Self { user: u32::MAX, group: u32::MAX, trusted: false };
 
     /// The namespace of the caller's ids. It keeps callers from learning each other's ids.
-    pub fn namespace(&self) -> Namespace {
+    pub fn namespace(&self) -> IdNamespace {
         match *self {
-            Self { trusted: true, .. } => Namespace::Daemon,
-            Self::KEY => Namespace::Key,
-            Self { user, .. } => Namespace::User(user),
+            Self { trusted: true, .. } => IdNamespace::Daemon,
+            Self::KEY => IdNamespace::Key,
+            Self { user, .. } => IdNamespace::User(user),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use carrel_store::Namespace;
+use carrel_store::IdNamespace;
 
 /// The holder of a share: the daemon's own user, or another caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,13 +66,13 @@ impl ShareHolder {
     }
 }
 
-impl From<Namespace> for ShareHolder {
-    fn from(namespace: Namespace) -> Self {
+impl From<IdNamespace> for ShareHolder {
+    fn from(namespace: IdNamespace) -> Self {
         match namespace {
-            Namespace::Daemon => Self::OWNER,
-            Namespace::User(user) => Self::user(user),
+            IdNamespace::Daemon => Self::OWNER,
+            IdNamespace::User(user) => Self::user(user),
             // No user has this id.
-            Namespace::Key => Self::user(u32::MAX),
+            IdNamespace::Key => Self::user(u32::MAX),
         }
     }
 }

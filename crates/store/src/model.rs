@@ -28,7 +28,7 @@ pub struct ExecId(String);
 
 /// The scope in which an id is unique. Callers that must not learn of each other have separate namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Namespace {
+pub enum IdNamespace {
     /// The daemon's own user. Its ids are stored without a prefix.
     Daemon,
     /// All callers that use the API key. `demo` is stored as `key~demo`.
@@ -346,7 +346,7 @@ macro_rules! id {
             pub fn qualified(text: impl Into<String>) -> Result<Self, InvalidId> {
                 let text = text.into();
                 let good = match text.split_once(SEPARATOR) {
-                    Some((namespace, id)) => Namespace::parse(namespace).is_some() && is_id(id),
+                    Some((namespace, id)) => IdNamespace::parse(namespace).is_some() && is_id(id),
                     None => is_id(&text),
                 };
                 if good { Ok(Self(text)) } else { Err(InvalidId(text)) }
@@ -354,9 +354,9 @@ macro_rules! id {
 
             /// Qualifies an id that a caller chose with the caller's namespace.
             #[must_use]
-            pub fn within(self, namespace: Namespace) -> Self {
+            pub fn within(self, namespace: IdNamespace) -> Self {
                 match namespace {
-                    Namespace::Daemon => self,
+                    IdNamespace::Daemon => self,
                     _ => Self(format!("{namespace}{SEPARATOR}{self}")),
                 }
             }
@@ -364,23 +364,23 @@ macro_rules! id {
             /// The ids that a caller may mean by a text, likeliest first: the daemon's own user can name any id, other
             /// callers one of their own namespace, or one without a namespace that the daemon's own user gave to a
             /// sandbox of theirs.
-            pub fn candidates(text: &str, namespace: Namespace) -> impl Iterator<Item = Self> + use<> {
+            pub fn candidates(text: &str, namespace: IdNamespace) -> impl Iterator<Item = Self> + use<> {
                 let (own, plain) = match namespace {
-                    Namespace::Daemon => (Self::qualified(text).ok(), None),
+                    IdNamespace::Daemon => (Self::qualified(text).ok(), None),
                     _ => (Self::new(text).ok().map(|id| id.within(namespace)), Self::new(text).ok()),
                 };
                 own.into_iter().chain(plain)
             }
 
             /// The id as callers of a namespace see it.
-            pub fn seen_from(&self, namespace: Namespace) -> &str {
+            pub fn seen_from(&self, namespace: IdNamespace) -> &str {
                 if self.namespace() == namespace { self.local() } else { &self.0 }
             }
 
             /// The namespace that it is unique in.
-            pub fn namespace(&self) -> Namespace {
-                let namespace = self.0.split_once(SEPARATOR).and_then(|(namespace, _)| Namespace::parse(namespace));
-                namespace.unwrap_or(Namespace::Daemon)
+            pub fn namespace(&self) -> IdNamespace {
+                let namespace = self.0.split_once(SEPARATOR).and_then(|(namespace, _)| IdNamespace::parse(namespace));
+                namespace.unwrap_or(IdNamespace::Daemon)
             }
 
             /// The id without its namespace, as its caller chose it.
@@ -436,9 +436,9 @@ impl Change {
 /// Separates a namespace from an id; neither contains it.
 const SEPARATOR: char = '~';
 
-// === impl Namespace ===
+// === impl IdNamespace ===
 
-impl Namespace {
+impl IdNamespace {
     fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix('u') {
             Some(user) => user.parse().ok().map(Self::User).filter(|namespace| namespace.to_string() == text),
@@ -447,7 +447,7 @@ impl Namespace {
     }
 }
 
-impl fmt::Display for Namespace {
+impl fmt::Display for IdNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Daemon => Ok(()),
@@ -481,21 +481,21 @@ mod tests {
 
     #[test]
     fn ids_of_two_namespaces_never_collide() {
-        let spaces = [Namespace::Daemon, Namespace::Key, Namespace::User(7), Namespace::User(u32::MAX - 1)];
+        let spaces = [IdNamespace::Daemon, IdNamespace::Key, IdNamespace::User(7), IdNamespace::User(u32::MAX - 1)];
         let ids = spaces.map(|space| SandboxId::new("demo").unwrap().within(space));
         assert_eq!(ids.each_ref().map(SandboxId::as_str), ["demo", "key~demo", "u7~demo", "u4294967294~demo"]);
         for (id, space) in ids.iter().zip(spaces) {
             assert_eq!(SandboxId::qualified(id.as_str()).as_ref(), Ok(id));
             assert_eq!((id.local(), id.seen_from(space), id.namespace()), ("demo", "demo", space));
-            assert_eq!(id.seen_from(Namespace::Daemon), id.as_str());
+            assert_eq!(id.seen_from(IdNamespace::Daemon), id.as_str());
             assert_eq!(SandboxId::candidates("demo", space).next().as_ref(), Some(id));
             // Only the daemon's own user can name an id of another namespace.
             for other in spaces.into_iter().skip(1).filter(|other| *other != space) {
-                assert!(SandboxId::candidates("demo", other).all(|meant| meant != *id || space == Namespace::Daemon));
+                assert!(SandboxId::candidates("demo", other).all(|meant| meant != *id || space == IdNamespace::Daemon));
                 assert_eq!(SandboxId::candidates("u7~demo", other).count(), 0);
             }
         }
-        assert_eq!(SandboxId::candidates("u7~demo", Namespace::Daemon).collect::<Vec<_>>(), [ids[2].clone()]);
+        assert_eq!(SandboxId::candidates("u7~demo", IdNamespace::Daemon).collect::<Vec<_>>(), [ids[2].clone()]);
         for bad in
             ["~demo", "u~demo", "u07~demo", "u+7~demo", "u4294967296~demo", "keys~demo", "u7~", "u7~a~demo", "Key~demo"]
         {

@@ -50,7 +50,7 @@ pub struct StoreOptions {
     /// How many recent events of each sandbox are cached; older ones are read from the database.
     pub recent: usize,
     /// The maximum number of pages of the database; `None` is limited by the disk only.
-    pub most_pages: Option<u32>,
+    pub max_pages: Option<u32>,
     /// A small file outside the store's directory, in which the store records what was fsynced. It reveals a store that
     /// was restored or replaced: see [`Store::inspect`].
     pub home_marker: Option<PathBuf>,
@@ -233,7 +233,7 @@ impl Default for StoreOptions {
             queue: 1024,
             batch: 256,
             recent: 64,
-            most_pages: None,
+            max_pages: None,
             home_marker: None,
             reserve: 16 << 20,
             index_lock: None,

@@ -27,7 +27,7 @@ pub(crate) enum WriteRequest {
 pub(crate) const TRIM: usize = 500;
 
 /// How many bytes of changes a batch may have: the write-ahead log has to stay small enough for the reserve.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 pub(crate) struct StoreWriter {
     backend: Box<dyn Backend>,
@@ -104,7 +104,7 @@ impl StoreWriter {
         let mut changes = vec![*first];
         let mut replies = vec![reply];
         let mut other = None;
-        while changes.len() < self.most && bytes < MOST_BYTES {
+        while changes.len() < self.most && bytes < MAX_BYTES {
             match self.queue.try_recv() {
                 Ok(WriteRequest::Commit(change, reply)) => {
                     bytes += change.bytes();

@@ -1,13 +1,13 @@
 //! Converts events to messages.
 
-use carrel_store::{Event, EventDetails, EventType, Exec, Namespace};
+use carrel_store::{Event, EventDetails, EventType, Exec, IdNamespace};
 
 use super::timestamp_of;
 use crate::agbox::v1::{self, sandbox_event};
 use crate::carrel::v1::PauseChange;
 
 /// Converts an event.
-pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
+pub(crate) fn event(event: &Event, namespace: IdNamespace) -> v1::SandboxEvent {
     let sandbox = event.sandbox.seen_from(namespace);
     v1::SandboxEvent {
         event_id: format!("{sandbox}-{}", event.sequence),
@@ -23,7 +23,7 @@ pub(crate) fn event(event: &Event, namespace: Namespace) -> v1::SandboxEvent {
 }
 
 /// Converts a pause or an unpause; `None` for another event.
-pub(crate) fn pause(event: &Event, namespace: Namespace) -> Option<PauseChange> {
+pub(crate) fn pause(event: &Event, namespace: IdNamespace) -> Option<PauseChange> {
     let (EventDetails::Phase { reason, error_message, .. }, false) = (&event.details, event.kind.is_published()) else {
         return None;
     };
@@ -38,7 +38,7 @@ pub(crate) fn pause(event: &Event, namespace: Namespace) -> Option<PauseChange> 
 }
 
 /// The event of a running exec in a snapshot, with the sequence of the newest event.
-pub(crate) fn running(exec: &Exec, newest: &Event, namespace: Namespace) -> v1::SandboxEvent {
+pub(crate) fn running(exec: &Exec, newest: &Event, namespace: IdNamespace) -> v1::SandboxEvent {
     let (sandbox, exec_id) = (newest.sandbox.seen_from(namespace), exec.id.seen_from(namespace));
     v1::SandboxEvent {
         event_id: format!("{sandbox}-snapshot-{exec_id}"),
@@ -57,7 +57,7 @@ pub(crate) fn running(exec: &Exec, newest: &Event, namespace: Namespace) -> v1::
     }
 }
 
-fn details(details: &EventDetails, namespace: Namespace) -> Option<sandbox_event::Details> {
+fn details(details: &EventDetails, namespace: IdNamespace) -> Option<sandbox_event::Details> {
     Some(match details {
         EventDetails::None => return None,
         EventDetails::Phase { phase, error_code, error_message, reason } => {

@@ -2,7 +2,7 @@
 
 use carrel_control::Refusal;
 use carrel_control::provider::{ExecOptions, How};
-use carrel_store::{Exec, Namespace, Sequence};
+use carrel_store::{Exec, IdNamespace, Sequence};
 
 use super::{duration_of, timestamp_of};
 use crate::agbox::v1;
@@ -12,7 +12,7 @@ use crate::carrel::v1 as own;
 const MAX_COMMAND_BYTES: usize = 4096;
 
 /// Converts an exec, with a sequence of its sandbox's log that was read no later.
-pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: Namespace) -> v1::ExecStatus {
+pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: IdNamespace) -> v1::ExecStatus {
     let error = if exec.error_message.is_empty() { &exec.error_code } else { &exec.error_message };
     v1::ExecStatus {
         exec_id: exec.id.seen_from(namespace).to_owned(),
@@ -28,7 +28,7 @@ pub(crate) fn status(exec: &Exec, sequence: Sequence, namespace: Namespace) -> v
 }
 
 /// Converts an exec to the record that `carrel.v1` lists.
-pub(crate) fn record(exec: &Exec, namespace: Namespace) -> own::ExecRecord {
+pub(crate) fn record(exec: &Exec, namespace: IdNamespace) -> own::ExecRecord {
     let how = carrel_control::exec_outcome(exec);
     let signal = if let Some(How::Signalled(signal)) = how { signal } else { 0 };
     let mut left = MAX_COMMAND_BYTES;

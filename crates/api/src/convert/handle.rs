@@ -1,14 +1,14 @@
 //! Converts sandboxes to messages.
 
 use carrel_control::spec::{Healthcheck, Limits, RestartPolicy, Service, Spec};
-use carrel_store::{DesiredState, Namespace, Sandbox, SandboxState};
+use carrel_store::{DesiredState, IdNamespace, Sandbox, SandboxState};
 
 use super::{duration, timestamp_of};
 use crate::agbox::v1;
 use crate::carrel::v1 as own;
 
 /// Converts a sandbox.
-pub(crate) fn handle(sandbox: &Sandbox, spec: &Spec, namespace: Namespace) -> v1::SandboxHandle {
+pub(crate) fn handle(sandbox: &Sandbox, spec: &Spec, namespace: IdNamespace) -> v1::SandboxHandle {
     // A sandbox that exited by itself is stopped, and has an error nevertheless.
     let has_error = matches!(sandbox.state, SandboxState::Failed | SandboxState::Stopped);
     let error_text = |text: &str| if has_error { text.to_owned() } else { String::new() };

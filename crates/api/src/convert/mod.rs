@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_comes_back_as_it_went_unless_it_is_negative() {
+    fn a_duration_that_is_not_negative_round_trips() {
         for length_of in [Duration::ZERO, Duration::from_millis(2500), Duration::from_secs(1 << 40)] {
             assert_eq!(duration_of(&duration(length_of)), Some(length_of));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use carrel_control::SharePermit;
-use carrel_store::{Exec, Namespace};
+use carrel_store::{Exec, IdNamespace};
 use tokio_stream::Stream;
 use tonic::Status;
 
@@ -21,14 +21,14 @@ const EXEC: u64 = 1024;
 pub(crate) struct ExecList {
     execs: std::vec::IntoIter<Arc<Exec>>,
     /// Of whoever asks.
-    namespace: Namespace,
+    namespace: IdNamespace,
     _permit: SharePermit,
 }
 
 // === impl ExecList ===
 
 impl ExecList {
-    pub(super) fn new(execs: Vec<Arc<Exec>>, namespace: Namespace, memory: &CallMemory) -> Result<Self, Status> {
+    pub(super) fn new(execs: Vec<Arc<Exec>>, namespace: IdNamespace, memory: &CallMemory) -> Result<Self, Status> {
         let permit = memory.take_message(execs.iter().map(|exec| size(exec)).sum())?;
         Ok(Self { execs: execs.into_iter(), namespace, _permit: permit })
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use carrel_control::EventWatch;
-use carrel_store::{Event, Events, Namespace};
+use carrel_store::{Event, Events, IdNamespace};
 use tonic::Status;
 
 use crate::carrel::v1::{WatchSandboxResponse, WatchSandboxesResponse};
@@ -17,20 +17,20 @@ use crate::subscription::broken;
 pub(crate) struct Watched {
     pub(super) watch: EventWatch,
     /// Of whoever watches.
-    pub(super) namespace: Namespace,
+    pub(super) namespace: IdNamespace,
 }
 
 /// One sandbox that somebody watches.
 pub(crate) struct WatchedSandbox {
     pub(super) events: Events,
     /// Of whoever watches.
-    pub(super) namespace: Namespace,
+    pub(super) namespace: IdNamespace,
 }
 
 // === impl Watched ===
 
 impl EventSource for Watched {
-    type Item = (Arc<Event>, Namespace);
+    type Item = (Arc<Event>, IdNamespace);
     type Message = WatchSandboxesResponse;
 
     async fn next(&mut self) -> Result<Option<Vec<Self::Item>>, Status> {
@@ -52,7 +52,7 @@ impl EventSource for Watched {
 // === impl WatchedSandbox ===
 
 impl EventSource for WatchedSandbox {
-    type Item = (Arc<Event>, Namespace);
+    type Item = (Arc<Event>, IdNamespace);
     type Message = WatchSandboxResponse;
 
     async fn next(&mut self) -> Result<Option<Vec<Self::Item>>, Status> {

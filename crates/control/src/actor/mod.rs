@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_failpoint::Failpoints;
-use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, Namespace, Sandbox, StoreError, Timestamp};
+use carrel_store::{EventType, Exec, ExecChange, ExecId, ExecState, IdNamespace, Sandbox, StoreError, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -53,7 +53,7 @@ pub(crate) enum ActorRequest {
     Adopt(String),
     Delete,
     /// With the namespace of the exec's id.
-    Exec(Box<ExecRequest>, Namespace),
+    Exec(Box<ExecRequest>, IdNamespace),
     Cancel(ExecId),
     Pause(bool),
     SetIdle(Option<Duration>),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrel_failpoint::Failpoints;
-use carrel_store::{EventDetails, Exec, ExecId, ExecState, Namespace, Sandbox, Store, StoreError};
+use carrel_store::{EventDetails, Exec, ExecId, ExecState, IdNamespace, Sandbox, Store, StoreError};
 
 use super::pause::PauseState;
 use super::{
@@ -119,7 +119,7 @@ impl Actor {
         Ok(Acceptance::Changed)
     }
 
-    async fn exec(&mut self, request: ExecRequest, namespace: Namespace) -> Result<Acceptance, Refusal> {
+    async fn exec(&mut self, request: ExecRequest, namespace: IdNamespace) -> Result<Acceptance, Refusal> {
         if transition(self.stage(), StageInput::Exec) != StageTransition::Allowed {
             return Err(not_ready(&self.sandbox));
         }

@@ -19,7 +19,7 @@ async fn delete(daemon: &TestDaemon, owner: &Caller, sandbox: &Sandbox) {
 
 #[tokio::test]
 async fn capacity_is_free_again_when_a_sandbox_stops() {
-    let mut daemon = TestDaemon::with(ControlSettings { most_sandboxes: Some(1), ..ControlSettings::default() }).await;
+    let mut daemon = TestDaemon::with(ControlSettings { max_sandboxes: Some(1), ..ControlSettings::default() }).await;
     daemon.create("box1").await;
     let refusal = daemon.try_create("box2", |_| {}).await.unwrap_err();
     assert_eq!((refusal.code, refusal.reason), (Code::ResourceExhausted, "LIMIT_REACHED"));
@@ -41,8 +41,7 @@ async fn capacity_is_free_again_when_a_sandbox_stops() {
 
 #[tokio::test]
 async fn memory_is_counted_by_the_limits_of_sandboxes() {
-    let settings =
-        ControlSettings { most_memory: Some(3 << 30), default_memory: 1 << 30, ..ControlSettings::default() };
+    let settings = ControlSettings { max_memory: Some(3 << 30), default_memory: 1 << 30, ..ControlSettings::default() };
     let daemon = TestDaemon::with(settings).await;
     daemon.try_create("box1", |draft| draft.memory_limit = "2g".into()).await.unwrap();
     daemon.create("box2").await;
@@ -85,7 +84,7 @@ async fn the_number_of_sandboxes_that_are_not_deleted_is_limited() {
 #[tokio::test]
 async fn a_create_that_is_refused_for_another_reason_uses_no_quota() {
     let daemon =
-        TestDaemon::with(ControlSettings { kept_sandboxes: 2, most_sandboxes: Some(1), ..ControlSettings::default() })
+        TestDaemon::with(ControlSettings { kept_sandboxes: 2, max_sandboxes: Some(1), ..ControlSettings::default() })
             .await;
     daemon.create("box1").await;
     for _ in 0..3 {

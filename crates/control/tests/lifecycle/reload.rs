@@ -24,10 +24,10 @@ async fn a_shorter_idle_timeout_applies_to_a_running_sandbox() {
 async fn a_changed_limit_applies_to_the_next_sandbox() {
     let daemon = TestDaemon::with(ControlSettings::default()).await;
     daemon.create("box1").await;
-    daemon.control.reload(ControlSettings { most_sandboxes: Some(1), ..ControlSettings::default() });
+    daemon.control.reload(ControlSettings { max_sandboxes: Some(1), ..ControlSettings::default() });
     let refusal = daemon.try_create("box2", |_| {}).await.unwrap_err();
     assert_eq!(refusal.metadata["limit"], "sandboxes");
-    daemon.control.reload(ControlSettings { most_sandboxes: Some(2), ..ControlSettings::default() });
+    daemon.control.reload(ControlSettings { max_sandboxes: Some(2), ..ControlSettings::default() });
     daemon.create("box2").await;
 }
 

@@ -17,7 +17,7 @@ use crate::reserve::StoreDiskSpace;
 /// The header of each page in the log, in bytes.
 const FRAME_HEADER: u64 = 24;
 /// The maximum number of pages to compact: all of them are held in memory, and no commit runs meanwhile.
-const MOST_COMPACTED: u64 = 16_384;
+const MAX_COMPACTED: u64 = 16_384;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DatabaseSize {
@@ -64,7 +64,7 @@ impl Sqlite {
         let size = DatabaseSize::of(&self.connection)?;
         let room = self.room()?;
         if size.growth() > room {
-            if size.compaction() > room || size.used_pages() > MOST_COMPACTED {
+            if size.compaction() > room || size.used_pages() > MAX_COMPACTED {
                 return Err(StoreError::Full);
             }
             self.with_reserve(Self::compact)?;

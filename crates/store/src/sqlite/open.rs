@@ -96,7 +96,7 @@ impl Sqlite {
                 Err(error) => return Err(error),
             };
         connection.set_prepared_statement_cache_capacity(64);
-        if let Some(pages) = options.most_pages.filter(|_| index.is_none()) {
+        if let Some(pages) = options.max_pages.filter(|_| index.is_none()) {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
         let position = read::position(&connection)?;

@@ -7,7 +7,7 @@ use rusqlite::{Connection, Row};
 use super::checksum::ChecksummedTable;
 
 /// How many reads of a table may fail before the rest of it is given up.
-const MOST_FAILURES: u32 = 4096;
+const MAX_FAILURES: u32 = 4096;
 
 /// A damaged database as the source of rows.
 pub(super) struct Salvage<'a> {
@@ -90,7 +90,7 @@ impl Salvage<'_> {
         );
         let (mut ranges, mut failures) = (std::collections::VecDeque::from([range]), 0);
         while let Some((low, high)) = ranges.pop_front() {
-            if low > high || failures >= MOST_FAILURES {
+            if low > high || failures >= MAX_FAILURES {
                 continue;
             }
             let middle = low + (high - low) / 2;

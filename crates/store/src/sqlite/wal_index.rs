@@ -34,8 +34,8 @@ const FRAME_HEADER: u64 = 24;
 const PAGE: u64 = 4096;
 /// The bounds of how many pages, beyond doubling, the database may grow in one transaction: the disk has no space for
 /// more, or no transaction is that large.
-const LEAST_GROWTH: u64 = 1024;
-const MOST_GROWTH: u64 = 65_536;
+const MIN_GROWTH: u64 = 1024;
+const MAX_GROWTH: u64 = 65_536;
 
 /// The WAL index of the writer. It outlives every connection of the process: closing the file would release the locks
 /// of SQLite.
@@ -48,7 +48,7 @@ pub(super) struct WalIndex {
     length: u64,
     /// The maximum number of pages of the database.
     page_limit: u64,
-    most_pages: u64,
+    max_pages: u64,
 }
 
 // === impl WalIndex ===
@@ -74,9 +74,9 @@ impl WalIndex {
         };
         lock(&file, IN_USE, false).map_err(failed)?;
         let length = if is_first { length } else { fill_holes(&file).map_err(failed)? };
-        let most_pages = options.most_pages.map_or(u64::MAX, u64::from);
+        let max_pages = options.max_pages.map_or(u64::MAX, u64::from);
         let (file, log) = (Arc::new(file), log_of(database));
-        let mut index = Self { file, path, log, length, page_limit: 0, most_pages };
+        let mut index = Self { file, path, log, length, page_limit: 0, max_pages };
         index.allocate(index.log_frames()?)?;
         Ok(index)
     }
@@ -90,8 +90,8 @@ impl WalIndex {
     pub(super) fn make_room(&mut self, connection: &Connection) -> Result<(), StoreError> {
         let pages: u64 = connection.prepare_cached("PRAGMA page_count")?.query_row([], |row| row.get(0))?;
         let free = StoreDiskSpace::of(&self.file).map_err(|error| failed(&self.path, error))?.free;
-        let growth = (free / PAGE).clamp(LEAST_GROWTH, MOST_GROWTH);
-        let wanted = (2 * pages + growth).min(self.most_pages).min(u64::from(u32::MAX - 1));
+        let growth = (free / PAGE).clamp(MIN_GROWTH, MAX_GROWTH);
+        let wanted = (2 * pages + growth).min(self.max_pages).min(u64::from(u32::MAX - 1));
         if wanted.saturating_sub(growth / 2) > self.page_limit {
             connection.pragma_update(None, "max_page_count", wanted)?;
             self.page_limit = wanted;

@@ -44,7 +44,7 @@ async fn fill(store: &Store) -> u32 {
 async fn a_store_at_its_size_limit_refuses_what_does_not_fit_and_continues() {
     let directory = TestStore::new();
     let store =
-        Store::open(&directory.path(), StoreOptions { most_pages: Some(300), ..StoreOptions::default() }).unwrap();
+        Store::open(&directory.path(), StoreOptions { max_pages: Some(300), ..StoreOptions::default() }).unwrap();
     let made = fill(&store).await;
     let row = store.sandbox(&crate::support::id("first")).unwrap();
     assert_eq!(ticks(&store, &row, 3).await.last_sequence, 5);

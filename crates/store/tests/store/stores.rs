@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use carrel_store::{
-    EventType, ExecId, ExecState, Namespace, Pairs, Sandbox, SandboxId, SandboxState, Store, Timestamp, check,
+    EventType, ExecId, ExecState, IdNamespace, Pairs, Sandbox, SandboxId, SandboxState, Store, Timestamp, check,
 };
 use rusqlite::Connection;
 
@@ -68,7 +68,7 @@ async fn stored(store: &Store, row: &Sandbox) -> usize {
 /// A sandbox of another user, with text of every kind.
 fn foreign() -> carrel_store::Change {
     let mut change = create("demo");
-    let id = SandboxId::new("demo").unwrap().within(Namespace::User(1000));
+    let id = SandboxId::new("demo").unwrap().within(IdNamespace::User(1000));
     change.sandbox.id = id;
     change.sandbox.labels = Pairs::from([("Straße".into(), "日本語 🦀".into()), ("empty".into(), String::new())]);
     change.sandbox.spec = r#"{"image":"host","env":{"A":"é\u0000\"\n"}}"#.into();
@@ -115,7 +115,7 @@ async fn fill(test_store: &TestStore) -> TestStore {
     let row = store.commit(foreign()).await.unwrap().sandbox;
     let row = store.commit(transition(&row, EventType::SandboxReady, SandboxState::Ready)).await.unwrap().sandbox;
     let mut change = run(&row, "held", ExecState::Running);
-    let exec = ExecId::new("held").unwrap().within(Namespace::User(1000));
+    let exec = ExecId::new("held").unwrap().within(IdNamespace::User(1000));
     for started in &mut change.execs {
         let carrel_store::ExecChange::New(started) = started else { continue };
         started.id = exec.clone();
