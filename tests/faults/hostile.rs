@@ -90,7 +90,7 @@ fn a_misplaced_message_is_refused_and_its_session_continues() {
 //= versioning.number-agreed-upon-once.during-handshake-side-learns
 //= carrel.agent-itself.nothing-answered-peer-below
 #[test]
-fn a_peer_of_a_generation_without_errors_is_sent_none() {
+fn a_peer_without_core_error_is_sent_no_core_error() {
     run(async {
         for (agentd, stamp) in [(Agentd::start(), 4), (Agentd::of_generation(Generation::new(4)), 10)] {
             let mut peer = Peer::connect(&agentd.socket()).await;

@@ -23,7 +23,7 @@ use crate::saved::{ChangeEntry, SavedChanges, SavedChangesError};
 /// Larger files are not compared line by line.
 const LONGEST_TEXT: u64 = 8 << 20;
 /// Nor are files with more lines.
-const MOST_LINES: usize = 500_000;
+const MAX_LINES: usize = 500_000;
 /// The time limit for exact comparison: a sandbox can write files that take hours.
 const TIME: Duration = Duration::from_secs(10);
 
@@ -177,7 +177,7 @@ impl DiffSide {
 fn text(file: File) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let read = file.take(LONGEST_TEXT + 1).read_to_end(&mut bytes)?;
-    let lines = bytes.iter().filter(|byte| **byte == b'\n').take(MOST_LINES + 1).count();
-    let is_text = u64::try_from(read).is_ok_and(|read| read <= LONGEST_TEXT) && lines <= MOST_LINES;
+    let lines = bytes.iter().filter(|byte| **byte == b'\n').take(MAX_LINES + 1).count();
+    let is_text = u64::try_from(read).is_ok_and(|read| read <= LONGEST_TEXT) && lines <= MAX_LINES;
     Ok((is_text && !bytes.contains(&0)).then_some(bytes))
 }

@@ -35,7 +35,7 @@ use self::tree::{ArchiveTree, EntryError};
 use self::whiteout::WhiteoutMeaning;
 
 /// The limit for the total [weight](missing_weight) of a layer's directories without an entry.
-pub(crate) const MOST_MISSING: usize = 16 << 20;
+pub(crate) const MAX_MISSING: usize = 16 << 20;
 
 /// The memory cost of a directory without an entry, by the length of its path.
 pub(crate) const fn missing_weight(length: usize) -> usize {

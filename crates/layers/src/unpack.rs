@@ -343,7 +343,7 @@ impl UnpackReports {
             UnpackReport::Made(path) => {
                 self.weight += archive::missing_weight(path.as_os_str().len());
                 // One more for the root, which every layer may lack.
-                if self.weight > archive::MOST_MISSING + archive::missing_weight(0) {
+                if self.weight > archive::MAX_MISSING + archive::missing_weight(0) {
                     self.end = Some(Err(invalid_report()));
                 }
                 self.made.push(path);

@@ -57,7 +57,7 @@ struct OpenReader {
 
 /// A lease on a reader, which closes with its last lease.
 #[derive(Debug)]
-pub(crate) struct ReaderLease {
+pub(crate) struct DiskReaderHandle {
     agent_socket: PathBuf,
     _lease: mpsc::Sender<()>,
     ended: watch::Receiver<()>,
@@ -82,7 +82,7 @@ struct ReaderTask {
 
 impl LocalInner {
     /// Opens a reader on the disk of a stopped sandbox, or shares the open one.
-    pub(crate) async fn read_disk(&self, place: &Place, spec: &Spec) -> Result<ReaderLease, ProviderError> {
+    pub(crate) async fn read_disk(&self, place: &Place, spec: &Spec) -> Result<DiskReaderHandle, ProviderError> {
         let (name, disk) = (name(&place.sandbox), self.paths.disk(place)?);
         if !exists(&disk).await? {
             return Err(disk_missing(place, &disk));
@@ -191,15 +191,15 @@ impl DiskReaders {
     }
 
     /// A lease on the reader of a sandbox, unless it is closing.
-    fn share(&self, name: &str) -> Option<ReaderLease> {
+    fn share(&self, name: &str) -> Option<DiskReaderHandle> {
         let open = self.get(name)?;
         let lease = open.lease.upgrade()?;
         open.leases.fetch_add(1, Ordering::Relaxed);
-        Some(ReaderLease { agent_socket: open.agent_socket, _lease: lease, ended: open.ended })
+        Some(DiskReaderHandle { agent_socket: open.agent_socket, _lease: lease, ended: open.ended })
     }
 
     /// Keeps a reader open until its last lease is dropped.
-    fn open(&self, name: String, mut owned: OwnedSandbox, directory: PathBuf, permit: SharePermit) -> ReaderLease {
+    fn open(&self, name: String, mut owned: OwnedSandbox, directory: PathBuf, permit: SharePermit) -> DiskReaderHandle {
         let ((lease, ending), (left, ended)) = (mpsc::channel(1), watch::channel(()));
         let (agent_socket, leases) = (owned.agent_socket().to_owned(), Arc::new(AtomicU64::new(1)));
         let open = OpenReader {
@@ -216,7 +216,7 @@ impl DiskReaders {
             readers.lock().remove(&name);
             drop((left, permit));
         }));
-        ReaderLease { agent_socket, _lease: lease, ended }
+        DiskReaderHandle { agent_socket, _lease: lease, ended }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, OpenReader>> {
@@ -242,9 +242,9 @@ async fn closed(mut ended: watch::Receiver<()>) {
     while ended.changed().await.is_ok() {}
 }
 
-// === impl ReaderLease ===
+// === impl DiskReaderHandle ===
 
-impl DiskReader for ReaderLease {
+impl DiskReader for DiskReaderHandle {
     fn agent_socket(&self) -> &Path {
         &self.agent_socket
     }

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use self::locks::FileLocks;
+use self::locks::FileLockMonitor;
 use self::sockets::SocketMemory;
 use crate::cgroup::{Cgroup, CpuClock};
 use crate::container::Container;
@@ -42,7 +42,7 @@ pub struct KernelMemory {
     /// Since when a shared network exceeds the allowance.
     since: Option<Instant>,
     sockets: Option<SocketMemory>,
-    locks: Option<FileLocks>,
+    locks: Option<FileLockMonitor>,
 }
 
 /// The result of a check.
@@ -82,7 +82,7 @@ impl KernelMemory {
             shared,
             since: None,
             sockets: SocketMemory::open(container.pid()),
-            locks: container.take_locks().map(FileLocks::new),
+            locks: container.take_locks().map(FileLockMonitor::new),
         }
     }
 

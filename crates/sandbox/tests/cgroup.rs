@@ -67,7 +67,7 @@ fn hosts() -> Vec<HostCgroups> {
         mountinfo.lines().filter(|line| !line.contains(" - cgroup2 ")).flat_map(|line| [line, "\n"]).collect();
     let v1 = HostCgroups::describe(&v1, &std::fs::read_to_string("/proc/cgroups").unwrap());
     let hybrid =
-        v1 != detected && v1.check(&limits(Some(CgroupLimits::LEAST_MEMORY), None, None), LimitPolicy::Refuse).is_ok();
+        v1 != detected && v1.check(&limits(Some(CgroupLimits::MIN_MEMORY), None, None), LimitPolicy::Refuse).is_ok();
     std::iter::once(detected).chain(hybrid.then_some(v1)).collect()
 }
 

@@ -8,7 +8,7 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::{CallError, channel::ThreadReceiver};
+use super::{CallError, event_channel::ThreadReceiver};
 
 /// A pending request.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::{
     AppServerHandle, CallError, background_processes,
     calls::{OpenedThread, ReplyTarget},
-    channel::{ThreadEvent, ThreadReceiver},
     convert::{self, ThreadState, TurnPhase},
+    event_channel::{ThreadEvent, ThreadReceiver},
     modes::{self, EditPolicy, ThreadModes},
     rpc::RpcRequest,
     server::AppServerCommand,

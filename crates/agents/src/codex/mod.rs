@@ -5,9 +5,9 @@
 
 mod background_processes;
 mod calls;
-mod channel;
 mod conversation;
 mod convert;
+mod event_channel;
 mod items;
 mod modes;
 mod requests;

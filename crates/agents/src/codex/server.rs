@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     CallError, CodexLimits, background_processes,
     calls::{OpenedThread, PendingCall, PendingCalls, ReplyTarget},
-    channel::{ThreadEvent, ThreadSender, channel},
+    event_channel::{ThreadEvent, ThreadSender, channel},
     rpc::{self, RpcError, RpcMessage, RpcRequest},
 };
 use crate::{

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     CallError,
     calls::PendingCall,
-    channel::ThreadEvent,
+    event_channel::ThreadEvent,
     server::{AppServer, AppServerCommand},
 };
 use crate::child::{Child, ChildExit};

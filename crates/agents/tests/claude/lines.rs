@@ -71,7 +71,7 @@ fn message(kind: u8, subtype: u8, id: u8, words: &str, block: u8, flag: bool) ->
 //= agents.event-streaming.agent-runs-subprocess-output
 //= promises.agents-server.lines-agent-dropped
 #[test]
-fn no_line_is_lost() {
+fn every_line_of_the_agent_becomes_an_event() {
     bolero::check!().with_type::<Vec<GeneratedInput>>().for_each(|written| {
         let mut converter = ClaudeConverter::new(|path| Some(path.to_owned()));
         let mut open = 0_usize;

@@ -18,9 +18,9 @@ use crate::project::Project;
 use crate::saved::{ChangeEntry, SavedChanges};
 
 /// The kernel's limit of symlinks in a path.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// The limit of symlinks that are followed to find where one may lead.
-const MOST_WAYS: usize = 1000;
+const MAX_WAYS: usize = 1000;
 
 /// The steps to execute, sorted by path.
 pub(super) struct ApplyPlan<'a> {
@@ -214,7 +214,7 @@ impl<'a> ApplyChecker<'a> {
     /// Whether a symlink would escape through others: existing ones, and new ones.
     fn escapes_project(&self, path: &RelativePath, target: &[u8]) -> bool {
         let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
-        let (mut ways, mut left) = (vec![(path.directory().to_vec(), parts(target), 0)], MOST_WAYS);
+        let (mut ways, mut left) = (vec![(path.directory().to_vec(), parts(target), 0)], MAX_WAYS);
         // A position that was reached before after as few links leads nowhere new: links in a circle would use up the limit.
         let mut visited = HashMap::new();
         while let Some((mut at, mut waiting, followed)) = ways.pop() {
@@ -241,7 +241,7 @@ impl<'a> ApplyChecker<'a> {
                     continue;
                 }
                 // Each may stay or be replaced, so every combination must stay inside. A cycle leads nowhere.
-                for link in links.into_iter().filter(|_| followed < MOST_LINKS) {
+                for link in links.into_iter().filter(|_| followed < MAX_LINKS) {
                     let Some(less) = left.checked_sub(1) else { return true };
                     left = less;
                     let (from, rest) = match self.below_project(&link) {

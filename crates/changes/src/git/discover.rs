@@ -25,9 +25,9 @@ use crate::project::Project;
 /// The nesting limit of included settings files, as in git.
 const DEEPEST_INCLUDE: usize = 10;
 /// The maximum number of hooks of a directory that are inspected.
-const MOST_HOOKS: usize = 1000;
+const MAX_HOOKS: usize = 1000;
 /// The maximum number of directories that are searched for one command.
-const MOST_BASES: usize = 32;
+const MAX_BASES: usize = 32;
 
 /// The result of a discovery.
 #[derive(Debug, Default)]
@@ -193,7 +193,7 @@ impl RepositoryDiscovery<'_> {
                 .map(|entries| entries.flatten().map(|entry| entry.file_name().as_bytes().to_vec()).collect())
                 .unwrap_or_default(),
         };
-        for name in names.iter().take(MOST_HOOKS) {
+        for name in names.iter().take(MAX_HOOKS) {
             let path = join(hooks, name);
             let by = format!("{} is a link to it", self.host.shown(&path));
             self.name_target(&path, &by);
@@ -275,7 +275,7 @@ impl RepositoryDiscovery<'_> {
     /// A setting whose value is a command.
     fn command(&mut self, loads: &LoadedFiles, by: &str, bases: &[Vec<u8>]) {
         let mut places = bases.to_vec();
-        for directory in loads.bases.iter().take(MOST_BASES) {
+        for directory in loads.bases.iter().take(MAX_BASES) {
             for directory in self.expanded(directory, by) {
                 places.extend(bases.iter().map(|base| under(base, &directory)));
             }

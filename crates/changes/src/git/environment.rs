@@ -9,7 +9,7 @@ use super::shell::ShellScript;
 use crate::path::join;
 
 /// The maximum number of settings in the environment.
-const MOST_SETTINGS: usize = 10_000;
+const MAX_SETTINGS: usize = 10_000;
 /// Variables whose value git runs.
 const COMMANDS: [&str; 13] = [
     "GIT_SSH_COMMAND",
@@ -99,7 +99,7 @@ impl GitEnvironment {
             settings.push(("the environment".to_owned(), GitSetting { key, value }));
         };
         let count = self.value("GIT_CONFIG_COUNT").and_then(|count| String::from_utf8(count).ok()?.trim().parse().ok());
-        for number in 0..count.unwrap_or(0).min(MOST_SETTINGS) {
+        for number in 0..count.unwrap_or(0).min(MAX_SETTINGS) {
             if let Some(key) = self.value(&format!("GIT_CONFIG_KEY_{number}")) {
                 add(&key, self.value(&format!("GIT_CONFIG_VALUE_{number}")).unwrap_or_default());
             }

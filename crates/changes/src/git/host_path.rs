@@ -18,7 +18,7 @@ use crate::project::Project;
 /// The maximum size of a settings file. Git has no limit; a longer file ends the search.
 const LONGEST_CONFIG: u64 = 1 << 20;
 /// The maximum number of links in one path.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// The host, and the project in it.
 pub(super) struct HostPaths<'a> {
@@ -63,7 +63,7 @@ impl<'a> HostPaths<'a> {
                 _ => {}
             }
             let next = if way.end == b"/" { [b"/", part.as_slice()].concat() } else { join(&way.end, &part) };
-            match self.link(&next).filter(|_| way.links < MOST_LINKS) {
+            match self.link(&next).filter(|_| way.links < MAX_LINKS) {
                 Some(target) => {
                     if target.starts_with(b"/") {
                         way.end = b"/".to_vec();

@@ -3,12 +3,12 @@
 use super::HostCheck;
 
 /// The first kernel with id-mapped layers in overlayfs.
-const LEAST_KERNEL: (u32, u32) = (5, 19);
+const MIN_KERNEL: (u32, u32) = (5, 19);
 const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
 /// The seccomp actions that the filter uses.
 const ACTIONS: [&str; 3] = ["kill_process", "errno", "allow"];
 /// Enough open files for one sandbox with a few clients.
-const LEAST_FILES: u64 = 1024;
+const MIN_FILES: u64 = 1024;
 
 pub(super) fn checks() -> Vec<HostCheck> {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -37,10 +37,10 @@ fn kernel(release: &str) -> HostCheck {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let found = format!("Linux {release}");
-    if version >= LEAST_KERNEL {
+    if version >= MIN_KERNEL {
         return HostCheck::ok("kernel", found);
     }
-    let (major, minor) = LEAST_KERNEL;
+    let (major, minor) = MIN_KERNEL;
     HostCheck::fail("kernel", found, format!("run Linux {major}.{minor} or newer"))
 }
 
@@ -79,7 +79,7 @@ fn seccomp(actions: &str) -> HostCheck {
 
 fn files(soft: Option<u64>) -> HostCheck {
     match soft {
-        Some(soft) if soft < LEAST_FILES => {
+        Some(soft) if soft < MIN_FILES => {
             HostCheck::warn("descriptors", format!("limit of {soft} open files"), "ulimit -n 4096")
         }
         Some(soft) => HostCheck::ok("descriptors", format!("limit of {soft} open files")),

@@ -12,7 +12,7 @@ use carrel_units::ByteSize;
 /// How often bars are drawn per second.
 const RATE: u8 = 10;
 /// The most layers with a bar each; of more, only the sum is shown.
-const MOST_BARS: usize = 24;
+const MAX_BARS: usize = 24;
 /// The length of a short digest.
 const SHORT: usize = 12;
 const LAYER: &str = "  {prefix}  {bar:28}  {bytes:>11} / {total_bytes:<11}  {msg}";
@@ -96,7 +96,7 @@ impl PullProgress for ImageProgress {
             ProgressOutput::Nothing => {}
             ProgressOutput::Lines => self.line(&format!("{}, {}", self::layers(layers.len()), ByteSize(total))),
             ProgressOutput::Bars(bars) => {
-                if state.layers.len() <= MOST_BARS {
+                if state.layers.len() <= MAX_BARS {
                     for layer in &mut state.layers {
                         layer.bar = Some(bars.add(bar(layer.size, LAYER, &layer.name)));
                     }

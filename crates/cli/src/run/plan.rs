@@ -219,7 +219,7 @@ fn incarnation() -> Result<String, Failure> {
 fn half_of_memory() -> ByteSize {
     let info = rustix::system::sysinfo();
     let total = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    ByteSize((total / 2).clamp(cgroup::CgroupLimits::LEAST_MEMORY, cgroup::CgroupLimits::MOST_MEMORY))
+    ByteSize((total / 2).clamp(cgroup::CgroupLimits::MIN_MEMORY, cgroup::CgroupLimits::MAX_MEMORY))
 }
 
 #[cfg(test)]

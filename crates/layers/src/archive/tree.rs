@@ -15,7 +15,7 @@ use super::attributes::{Attributes, HANDED_ON};
 use super::entry::ArchiveEntry;
 use super::error::{EntryRejection, shown};
 use super::name::{self, ArchiveName};
-use super::{ArchiveForm, MOST_MISSING, missing_weight};
+use super::{ArchiveForm, MAX_MISSING, missing_weight};
 
 /// A name leads nowhere but to its own entry.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
@@ -241,7 +241,7 @@ impl ArchiveTree {
         let path = parts.join(&b'/');
         self.weight += missing_weight(path.len());
         self.missing.insert(path);
-        if self.weight > MOST_MISSING { Err(EntryError::Refused(EntryRejection::Missing)) } else { Ok(()) }
+        if self.weight > MAX_MISSING { Err(EntryError::Refused(EntryRejection::Missing)) } else { Ok(()) }
     }
 
     /// How many of the open directories are prefixes of a path.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 use rustix::io::Errno;
 
-use crate::archive::{MOST_MISSING, missing_weight};
+use crate::archive::{MAX_MISSING, missing_weight};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// A name leads nowhere but to its own entry.
@@ -29,9 +29,9 @@ const OPAQUE: &str = "user.overlay.opaque";
 /// The prefix of the overlay's own attributes.
 const OVERLAY: &[u8] = b"user.overlay.";
 /// The limit of directories without an entry in all layers of an image.
-const MOST_MADE: usize = 100_000;
+const MAX_MADE: usize = 100_000;
 /// The limit of lookups.
-const MOST_LOOKS: usize = 4_000_000;
+const MAX_LOOKS: usize = 4_000_000;
 
 /// A layer and its directories without an entry.
 pub(super) struct PatchSource {
@@ -173,7 +173,7 @@ impl MissingEntries {
         let weights = source.made.iter().map(|path| missing_weight(path.as_os_str().len()));
         self.count = self.count.saturating_add(source.made.len());
         self.weight = weights.fold(self.weight, usize::saturating_add);
-        self.count <= MOST_MADE && self.weight <= MOST_MISSING
+        self.count <= MAX_MADE && self.weight <= MAX_MISSING
     }
 }
 
@@ -212,7 +212,7 @@ impl<'a> LayerWalk<'a> {
         for LayerDirectory { layer, hides } in above {
             let Some(source) = self.sources.get(*layer) else { continue };
             self.looks += 1;
-            if self.looks > MOST_LOOKS {
+            if self.looks > MAX_LOOKS {
                 return Err(io::Error::other(LookupLimit));
             }
             match look_up(&source.tree, &self.path)? {

@@ -50,8 +50,8 @@ const GRACE: Duration = Duration::from_secs(10);
 /// in addition to the reserve.
 const ALLOWANCE: u64 = 16 << 20;
 /// The least written bytes per sample, and the least share of system time, that make a sandbox a suspect.
-const LEAST_WRITTEN: u64 = 64 << 10;
-const LEAST_WORK: f64 = 0.05;
+const MIN_WRITTEN: u64 = 64 << 10;
+const MIN_WORK: f64 = 0.05;
 
 /// The usage of a sandbox since the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -339,7 +339,7 @@ impl GuardPolicy {
         for (sandbox, restricted) in &mut self.restricted {
             let usage = usage.get(sandbox).copied().unwrap_or_default();
             restricted.add(now, usage);
-            if restricted.kind == RestrictionKind::Paused && usage.written >= LEAST_WRITTEN && fall.seconds < STOP {
+            if restricted.kind == RestrictionKind::Paused && usage.written >= MIN_WRITTEN && fall.seconds < STOP {
                 actions.push(GuardAction::KillWriters(sandbox.clone()));
                 continue;
             }
@@ -419,8 +419,8 @@ impl GuardPolicy {
         let fell = decrease(usage_window.free, fall.free);
         let most = known.clone().map(|(_, usage)| usage.written).max().unwrap_or(0);
         let all: u64 = known.clone().map(|(_, usage)| usage.written).sum();
-        if fall.resource == 0 && most >= LEAST_WRITTEN && all >= fell[0] / 4 {
-            let named = known.filter(|(_, usage)| usage.written >= (most / 2).max(LEAST_WRITTEN));
+        if fall.resource == 0 && most >= MIN_WRITTEN && all >= fell[0] / 4 {
+            let named = known.filter(|(_, usage)| usage.written >= (most / 2).max(MIN_WRITTEN));
             return (named.map(|(sandbox, _)| sandbox.clone()).collect(), true);
         }
         // A sandbox that creates inodes, or whose writes are not counted, still uses system time. One suspect is tried at
@@ -431,7 +431,7 @@ impl GuardPolicy {
         if elapsed < TRIAL || !lasts || self.restricted.values().any(|restricted| !restricted.confirmed) {
             return no_suspects;
         }
-        let least = LEAST_WORK * elapsed.as_secs_f64();
+        let least = MIN_WORK * elapsed.as_secs_f64();
         let busy = known
             .filter(|(sandbox, usage)| !self.restricted.contains_key(*sandbox) && usage.system.as_secs_f64() >= least);
         (busy.max_by_key(|(_, usage)| usage.system).map(|(sandbox, _)| sandbox.clone()).into_iter().collect(), false)

@@ -24,12 +24,12 @@ pub enum LimitError {
     #[error(
         "a memory limit of {} is not between {} and {}",
         binary_size(*.0),
-        binary_size(CgroupLimits::LEAST_MEMORY),
-        binary_size(CgroupLimits::MOST_MEMORY)
+        binary_size(CgroupLimits::MIN_MEMORY),
+        binary_size(CgroupLimits::MAX_MEMORY)
     )]
     Memory(u64),
     /// Too few or too many processes.
-    #[error("a limit of {0} processes is not between {least} and {most}", least = CgroupLimits::LEAST_PIDS, most = CgroupLimits::MOST_PIDS)]
+    #[error("a limit of {0} processes is not between {least} and {most}", least = CgroupLimits::MIN_PIDS, most = CgroupLimits::MAX_PIDS)]
     Pids(u32),
     /// Too small or too large a CPU limit.
     #[error("a share of {0} cores is not between {least} and {most}", least = CpuShare::LEAST, most = CpuShare::MOST)]
@@ -43,20 +43,20 @@ pub enum LimitError {
 
 impl CgroupLimits {
     /// The minimum of memory: the agent and one command need it to start.
-    pub const LEAST_MEMORY: u64 = 16 << 20;
+    pub const MIN_MEMORY: u64 = 16 << 20;
     /// The maximum of memory: above it, the kernel's counters mean "no limit".
-    pub const MOST_MEMORY: u64 = 1 << 50;
+    pub const MAX_MEMORY: u64 = 1 << 50;
     /// The minimum of processes: the agent, the process that starts it, and a small pipeline.
-    pub const LEAST_PIDS: u32 = 8;
+    pub const MIN_PIDS: u32 = 8;
     /// The maximum of processes: the kernel's own limit for process ids.
-    pub const MOST_PIDS: u32 = 1 << 22;
+    pub const MAX_PIDS: u32 = 1 << 22;
 
     /// Validates limits.
     pub fn new(memory: Option<u64>, pids: Option<u32>, cpus: Option<CpuShare>) -> Result<Self, LimitError> {
-        if let Some(bytes) = memory.filter(|bytes| !(Self::LEAST_MEMORY..=Self::MOST_MEMORY).contains(bytes)) {
+        if let Some(bytes) = memory.filter(|bytes| !(Self::MIN_MEMORY..=Self::MAX_MEMORY).contains(bytes)) {
             return Err(LimitError::Memory(bytes));
         }
-        if let Some(count) = pids.filter(|count| !(Self::LEAST_PIDS..=Self::MOST_PIDS).contains(count)) {
+        if let Some(count) = pids.filter(|count| !(Self::MIN_PIDS..=Self::MAX_PIDS).contains(count)) {
             return Err(LimitError::Pids(count));
         }
         Ok(Self { memory, pids, cpus })
@@ -162,13 +162,13 @@ mod tests {
     //= promises.cgroups.processes
     #[test]
     fn limits_out_of_bounds_are_refused_with_the_bounds() {
-        assert!(CgroupLimits::new(Some(CgroupLimits::LEAST_MEMORY), Some(CgroupLimits::LEAST_PIDS), None).is_ok());
-        assert!(CgroupLimits::new(Some(CgroupLimits::MOST_MEMORY), Some(CgroupLimits::MOST_PIDS), None).is_ok());
+        assert!(CgroupLimits::new(Some(CgroupLimits::MIN_MEMORY), Some(CgroupLimits::MIN_PIDS), None).is_ok());
+        assert!(CgroupLimits::new(Some(CgroupLimits::MAX_MEMORY), Some(CgroupLimits::MAX_PIDS), None).is_ok());
         assert_eq!(CgroupLimits::new(None, None, None), Ok(CgroupLimits::default()));
-        for memory in [0, CgroupLimits::LEAST_MEMORY - 1, CgroupLimits::MOST_MEMORY + 1, u64::MAX] {
+        for memory in [0, CgroupLimits::MIN_MEMORY - 1, CgroupLimits::MAX_MEMORY + 1, u64::MAX] {
             assert_eq!(CgroupLimits::new(Some(memory), None, None), Err(LimitError::Memory(memory)));
         }
-        for pids in [0, CgroupLimits::LEAST_PIDS - 1, CgroupLimits::MOST_PIDS + 1] {
+        for pids in [0, CgroupLimits::MIN_PIDS - 1, CgroupLimits::MAX_PIDS + 1] {
             assert_eq!(CgroupLimits::new(None, Some(pids), None), Err(LimitError::Pids(pids)));
         }
         let words = CgroupLimits::new(Some(1), None, None).unwrap_err().to_string();

@@ -5,7 +5,7 @@
 //! of plain files, and on kernels with v2 only by the virtual machines of `tests/vm`.
 
 mod activity;
-mod clock;
+mod cpu_time;
 mod directory;
 mod error;
 #[cfg(test)]
@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
 pub use self::activity::DiskActivity;
-pub use self::clock::CpuClock;
+pub use self::cpu_time::CpuClock;
 use self::directory::CgroupDirectory;
 pub use self::error::CgroupError;
 use self::host::Hierarchy;

@@ -17,7 +17,7 @@ const ATTEMPTS: u32 = 1024;
 /// The default inode limit: one for this many bytes.
 const BYTES_PER_FILE: u64 = 4096;
 /// The least inode limit by default.
-const LEAST_FILES: u64 = 1024;
+const MIN_FILES: u64 = 1024;
 
 /// Whether the file system of a directory enforces project quotas.
 pub(super) fn enforced(directory: &OwnedFd) -> bool {
@@ -29,7 +29,7 @@ pub(super) fn create(parent: &OwnedFd, name: &str, quota: DiskQuota) -> Result<(
     rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)).map_err(system("create a directory"))?;
     let directory = open(parent, name).map_err(system("open the directory"))?;
     let project = free_project(directory.as_fd()).map_err(system("find a free project id"))?;
-    let usual = || (quota.bytes / BYTES_PER_FILE).saturating_add(LEAST_FILES);
+    let usual = || (quota.bytes / BYTES_PER_FILE).saturating_add(MIN_FILES);
     let inodes = quota.inodes.unwrap_or_else(usual);
     sys::set_project_quota(directory.as_fd(), project, quota.bytes, inodes).map_err(system("set the quota"))?;
     sys::set_project(directory.as_fd(), project).map_err(system("set the project id"))

@@ -19,7 +19,7 @@ const OBJECTS: &str = "/sys/kernel/slab/file_lock_cache/total_objects";
 
 /// The file locks of a sandbox.
 #[derive(Debug)]
-pub(super) struct FileLocks {
+pub(super) struct FileLockMonitor {
     /// `/proc/locks` of the sandbox: locks of its own processes, and those without a process.
     list: File,
     /// The upper bound of locks on the whole host.
@@ -28,9 +28,9 @@ pub(super) struct FileLocks {
     worked: u64,
 }
 
-// === impl FileLocks ===
+// === impl FileLockMonitor ===
 
-impl FileLocks {
+impl FileLockMonitor {
     pub(super) fn new(list: OwnedFd) -> Self {
         Self { list: list.into(), host: File::open(OBJECTS).ok(), worked: 0 }
     }
@@ -73,12 +73,12 @@ mod tests {
 
     use super::*;
 
-    fn list(owner: &str, lines: usize) -> FileLocks {
+    fn list(owner: &str, lines: usize) -> FileLockMonitor {
         let mut file = tempfile::tempfile().unwrap();
         for line in 1..=lines {
             writeln!(file, "{line}: POSIX  ADVISORY  WRITE {owner} 00:2e:5573526 600 600").unwrap();
         }
-        FileLocks { list: file, host: None, worked: 0 }
+        FileLockMonitor { list: file, host: None, worked: 0 }
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_not_read_while_the_host_has_few_locks() {
+    fn proc_locks_is_not_read_while_the_host_has_few_locks() {
         let mut host = tempfile::tempfile().unwrap();
         write!(host, "588 N0=588").unwrap();
         let mut locks = list("12", 45_000);

@@ -31,14 +31,14 @@ pub(crate) enum ShimEndpoint {
 /// Sends control messages to a job.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
-    sender: mpsc::UnboundedSender<ControlMessage>,
+    sender: mpsc::UnboundedSender<JobControlMessage>,
     task: JoinHandle<()>,
     /// Signals that could not be delivered because the sandbox is paused.
     undelivered: mpsc::UnboundedReceiver<i32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum ControlMessage {
+enum JobControlMessage {
     Signal(i32),
     Resize(TerminalSize),
 }
@@ -80,11 +80,11 @@ impl ControlChannel {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        self.send(ControlMessage::Signal(signal));
+        self.send(JobControlMessage::Signal(signal));
     }
 
     pub(crate) fn resize(&self, size: TerminalSize) {
-        self.send(ControlMessage::Resize(size));
+        self.send(JobControlMessage::Resize(size));
     }
 
     /// The next signal that cannot be delivered. Dropping the future loses none.
@@ -96,7 +96,7 @@ impl ControlChannel {
         }
     }
 
-    fn send(&self, message: ControlMessage) {
+    fn send(&self, message: JobControlMessage) {
         // The task receives as long as this value exists.
         let _sent = self.sender.send(message);
     }
@@ -112,7 +112,7 @@ impl ControlChannel {
 async fn deliver(
     endpoint: ShimEndpoint,
     job: String,
-    mut messages: mpsc::UnboundedReceiver<ControlMessage>,
+    mut messages: mpsc::UnboundedReceiver<JobControlMessage>,
     report: mpsc::UnboundedSender<i32>,
 ) {
     let mut connected = None;
@@ -127,18 +127,18 @@ async fn deliver(
         };
         let response = match message {
             // A paused sandbox delays delivery, for which the sender of the signal must not wait.
-            ControlMessage::Signal(signal) if endpoint.is_paused().await => {
+            JobControlMessage::Signal(signal) if endpoint.is_paused().await => {
                 let _sent = report.send(signal);
                 continue;
             }
-            ControlMessage::Signal(signal) => tokio::select! {
+            JobControlMessage::Signal(signal) => tokio::select! {
                 response = client.signal(&job, signal) => response,
                 () = endpoint.paused() => {
                     let _sent = report.send(signal);
                     continue;
                 }
             },
-            ControlMessage::Resize(size) => client.resize(&job, size.rows, size.cols).await,
+            JobControlMessage::Resize(size) => client.resize(&job, size.rows, size.cols).await,
         };
         // After a refusal, as for an exited job, the connection stays usable.
         if matches!(response, Ok(_) | Err(ShimError::Failed(_))) {

@@ -15,7 +15,7 @@ const LONGEST: u64 = 1 << 20;
 /// The longest name or link target.
 const MAX_NAME_LENGTH: usize = 4096;
 /// The limit for all names together.
-const MOST_NAMES: usize = 64 << 20;
+const MAX_NAMES: usize = 64 << 20;
 
 /// Extended headers for the next entry.
 #[derive(Default)]
@@ -48,7 +48,7 @@ pub(super) fn of(file: &File) -> io::Result<HashMap<String, TarEntry>> {
                 let name = before.name.unwrap_or_else(|| header.path_bytes().into_owned());
                 let lengths = [name.len(), before.target.as_ref().map_or(0, Vec::len)];
                 names = lengths.into_iter().fold(names, usize::saturating_add);
-                if lengths.into_iter().any(|length| length > MAX_NAME_LENGTH) || names > MOST_NAMES {
+                if lengths.into_iter().any(|length| length > MAX_NAME_LENGTH) || names > MAX_NAMES {
                     return Err(io::Error::other(format!("the names up to byte {body} are too long")));
                 }
                 let Some(name) = std::str::from_utf8(&name).ok().and_then(|name| normal(name, "")) else { continue };

@@ -207,6 +207,6 @@ fn directories_without_entry_are_limited_across_all_layers() {
     let source =
         |count: usize| PatchSource { tree: tree(), made: (0..count).map(|n| PathBuf::from(n.to_string())).collect() };
     let mut made = MissingEntries::default();
-    assert!(made.add(&source(MOST_MADE - 1)) && made.add(&source(1)));
+    assert!(made.add(&source(MAX_MADE - 1)) && made.add(&source(1)));
     assert!(!made.add(&source(1)));
 }
