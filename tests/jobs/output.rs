@@ -39,7 +39,7 @@ fn a_job_with_unlimited_output_exits_normally_and_its_log_is_bounded() {
         let file = std::fs::read(&info.stdout.path.as_ref().unwrap().0).unwrap();
         let tail_start = bytes - TAIL_BYTES;
         let marker = format!(
-            "\n[carrel: cut here: byte {keep} and what follows is not kept]\n[carrel: it goes on at byte {tail_start}]\n"
+            "\n[carrel: cut here: byte {keep} and what follows is not kept]\n[carrel: output continues at byte {tail_start}]\n"
         );
         let (head, rest) = file.split_at(usize::try_from(keep).unwrap());
         let (markers, tail) = rest.split_at(marker.len());

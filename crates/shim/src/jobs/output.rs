@@ -174,7 +174,7 @@ impl JobOutputLog {
         if self.cut && self.tail_start() < self.length {
             let from = self.length - self.ring.len() as u64;
             let before = self.charged;
-            self.mark(&format!("[carrel: it goes on at byte {from}]\n"));
+            self.mark(&format!("[carrel: output continues at byte {from}]\n"));
             let at = self.charged;
             let written = self.file.as_mut().map_or(0, |file| write(file, self.ring.make_contiguous()));
             if written == self.ring.len() {
@@ -372,7 +372,7 @@ mod tests {
         let file = std::fs::read(home.path().join("a.stdout.log")).unwrap();
         assert_eq!(file.len() as u64, stream.charged());
         let marks = format!(
-            "\n[carrel: cut here: byte 10 and what follows is not kept]\n[carrel: it goes on at byte {ring}]\n"
+            "\n[carrel: cut here: byte 10 and what follows is not kept]\n[carrel: output continues at byte {ring}]\n"
         );
         assert_eq!(&file[..10], &all[..10]);
         assert_eq!(String::from_utf8_lossy(&file[10..10 + marks.len()]), marks);
@@ -400,7 +400,7 @@ mod tests {
         stream.finish(false);
         let file = std::fs::read_to_string(home.path().join("a.stdout.log")).unwrap();
         assert!(file.starts_with("0123\n[carrel: cut here: byte 4 "), "{file}");
-        assert!(file.ends_with("goes on at byte 0]\n0123456789abc"), "{file}");
+        assert!(file.ends_with("output continues at byte 0]\n0123456789abc"), "{file}");
         assert_eq!(read_all(&mut stream, &directory, 0, 100), [(0, Ok(b"0123456789abc".to_vec()))]);
     }
 
