@@ -98,6 +98,28 @@ fn a_damaged_disk_is_repaired_at_resume_and_the_log_names_the_sandbox() {
     });
 }
 
+#[test]
+fn a_disk_has_the_files_of_its_image_before_the_sandbox_is_ready() {
+    run(async {
+        let home = DaemonHome::new();
+        let daemon = home.start().await;
+        let mut client = Client::connect(&daemon).await;
+        client.create_and_wait("box1", host_spec()).await;
+        // As after a power cut, or when the host has no space for what is written later.
+        let copy = home.path("copy");
+        std::fs::copy(image(&home.home().join("disks")), &copy).unwrap();
+        let checked = Command::new("/usr/sbin/e2fsck").args(["-f", "-y"]).arg(&copy).output().unwrap();
+        let read = |name: &str| {
+            let read = Command::new("/usr/sbin/debugfs").args(["-R", &format!("cat {name}")]).arg(&copy).output();
+            String::from_utf8(read.unwrap().stdout).unwrap()
+        };
+        let passwd = ["/upper/etc/passwd", "/root/etc/passwd"].map(read).concat();
+        assert!(passwd.contains("agbox:x:1000:"), "{passwd:?}: {}", String::from_utf8_lossy(&checked.stdout));
+        client.delete_and_wait("box1").await;
+        daemon.stop().await;
+    });
+}
+
 /// Zeroes the blocks of the first of these directories that exists, as when the host had no space for them. Waits until
 /// no process uses the image.
 fn lose_directory(image: &Path, names: &[&str]) -> String {

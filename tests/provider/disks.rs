@@ -134,11 +134,13 @@ fn a_directory_tree_of_any_depth_is_removed() {
 }
 
 #[test]
-fn a_system_file_that_a_power_cut_emptied_is_restored_at_the_next_start() {
+fn a_system_file_whose_content_was_lost_is_restored_at_the_next_start() {
     run(async {
         let harness = ProviderHarness::new();
         let first = harness.start("demo", &limited(32 << 20)).await;
-        let emptied = script("exec-1", "echo mine > file; : > /etc/passwd; rm /etc/group; echo changed >> /etc/hosts");
+        let lose = "echo mine > file; : > /etc/passwd; echo changed >> /etc/hosts; \
+            size=$(wc -c < /etc/group); head -c $size /dev/zero > /etc/group";
+        let emptied = script("exec-1", lose);
         let emptied = carrel_control::provider::ExecStart {
             options: carrel_control::provider::ExecOptions { user: Some("0".to_owned()), ..emptied.options },
             ..emptied
@@ -147,8 +149,8 @@ fn a_system_file_that_a_power_cut_emptied_is_restored_at_the_next_start() {
         harness.local.stop(&first, std::time::Duration::ZERO).await.unwrap();
         let second = next_incarnation(&first);
         harness.local.start(&second, &limited(32 << 20)).await.unwrap();
-        let read = "id -un; cat file; tail -n1 /etc/hosts";
-        assert_eq!(harness.shell(&second, "exec-2", read).await, "agbox\nmine\nchanged\n");
+        let read = "id -un; id -gn; cat file; tail -n1 /etc/hosts";
+        assert_eq!(harness.shell(&second, "exec-2", read).await, "agbox\nagbox\nmine\nchanged\n");
         harness.local.remove(&second).await.unwrap();
     });
 }

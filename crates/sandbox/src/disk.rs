@@ -56,6 +56,8 @@ pub(crate) struct PreparedDisk {
     pub(crate) fresh: bool,
     /// Whether its files are stored with the ids of the sandbox, so that it has to be id-mapped.
     pub(crate) mapped: bool,
+    /// Whether it has a file system of its own, in an image.
+    pub(crate) is_image: bool,
     /// The size of `/dev/shm`.
     pub(crate) shared_memory: u64,
 }
@@ -113,7 +115,8 @@ pub(crate) fn prepare(
     }
     let filled = rustix::fs::accessat(&mount, FILLED, rustix::fs::Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW);
     let fresh = !mapped || filled.is_err();
-    Ok(PreparedDisk { mount, changes, fresh, mapped, shared_memory })
+    let is_image = matches!(disk, Disk::Persistent(disk) if disk.kind() == DiskKind::Image);
+    Ok(PreparedDisk { mount, changes, fresh, mapped, is_image, shared_memory })
 }
 
 /// Creates a directory of the disk with owner and mode; an existing one is unchanged.

@@ -44,6 +44,8 @@ stages! {
     Directory = "create the directory",
     /// A file of the root.
     File = "write the file",
+    /// The flush of a new disk.
+    Sync = "sync the disk",
     /// A link of the root.
     Link = "create the link",
     /// A tree of the host.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use carrel_image::GuestPath;
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
@@ -85,11 +85,16 @@ pub(super) fn populate(plan: &LaunchPlan<'_>, root: &mut SandboxRoot) -> Result<
         host_tree::attach(shown, root, &place, target)?;
     }
     for made in &plan.spec.root.files {
-        // A new disk is not fsynced: a power failure may leave an empty file.
-        let lost = !made.content.is_empty() && root.has_empty_file(made.path.as_path());
-        if lost || !is_populated(plan, root, &made.path) {
+        if root.has_lost_content(made.path.as_path(), made.content.len()) || !is_populated(plan, root, &made.path) {
             file(&root.directory, made.path.as_path(), &made.content, made.mode)?;
         }
+    }
+    if plan.disk.is_image && plan.disk.fresh {
+        // Otherwise the host may have no space for these files when the kernel writes them.
+        let at = StageError::at(SetupStage::Sync);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let disk = rustix::fs::openat(&plan.disk.mount, ".", flags, Mode::empty()).map_err(&at)?;
+        rustix::fs::syncfs(disk).map_err(at)?;
     }
     let brought = &plan.spec.root;
     let nothing = brought.directories.is_empty() && brought.links.is_empty() && brought.files.is_empty();

@@ -2,10 +2,12 @@
 //! nothing is ever created or removed in another mount.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::mount::attach_at;
@@ -47,12 +49,23 @@ impl SandboxRoot {
         rustix::fs::openat2(&self.directory, path, PATH_NOFOLLOW, Mode::empty(), resolve).is_ok()
     }
 
-    /// Whether a path is an empty regular file.
-    pub(crate) fn has_empty_file(&self, path: &Path) -> bool {
+    /// Whether a regular file that was written with this length lost its content: it is empty, or has only zeros. A power
+    /// failure causes that on a disk that was not fsynced, and a full disk of the host in an image.
+    pub(crate) fn has_lost_content(&self, path: &Path, length: usize) -> bool {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let opened = rustix::fs::openat2(&self.directory, path, PATH_NOFOLLOW, Mode::empty(), resolve);
-        let stat = opened.and_then(rustix::fs::fstat);
-        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0)
+        let open = |flags| rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), resolve);
+        let stat = open(PATH_NOFOLLOW).and_then(rustix::fs::fstat);
+        let is_regular = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        match stat.ok().filter(is_regular).and_then(|stat| usize::try_from(stat.st_size).ok()) {
+            Some(0) => length > 0,
+            Some(size) if size == length => {
+                let mut content = Vec::with_capacity(length);
+                let file = open(OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC).map(File::from);
+                let read = file.map(|file| file.take(length as u64).read_to_end(&mut content));
+                matches!(read, Ok(Ok(_))) && content.iter().all(|byte| *byte == 0)
+            }
+            _ => false,
+        }
     }
 
     /// The mount point of a requested mount: a directory or a file. In the sandbox's own root it is created, and replaces a
