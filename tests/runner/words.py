@@ -15,7 +15,9 @@ from .clauses import CLAUSES, MARK, NOT_OURS, PAGES
 WORDS = Path("tests/words.toml")
 # Where our own text is.
 ROOTS = ("crates", "tests", "benchmarks", "scripts", "packaging", "docs", "sdk", "proto")
-SUFFIXES = {".rs", ".py", ".ts", ".md", ".sh", ".toml"}
+SUFFIXES = {".rs", ".py", ".ts", ".md", ".sh", ".toml", ".proto"}
+# Scripts in the root have no suffix.
+SCRIPTS = ("quickstart", "install", "package", "test", "bench")
 
 # The id of a clause in its table, and the tests that a page names for it.
 _CLAUSE = re.compile(r"^[\w-]+ = ")
@@ -91,7 +93,8 @@ def _without_ids(name: str, line: str) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    yield from sorted(path for path in root.glob("*.md"))
+    yield from sorted(root.glob("*.md"))
+    yield from (path for name in SCRIPTS if (path := root / name).is_file())
     for start in ROOTS:
         for directory, below, files in os.walk(root / start):
             below[:] = sorted(set(below) - NOT_OURS)
