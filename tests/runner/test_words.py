@@ -1,4 +1,4 @@
-"""The vocabulary's check, on a small repository."""
+"""The vocabulary check, on a small repository."""
 
 import tempfile
 import unittest
