@@ -1,4 +1,4 @@
-"""Builds with cargo and says where it put the executables, as cargo itself reports them.
+"""Runs `cargo build` and prints the paths of the executables, as cargo reports them.
 
     python3 scripts/artefacts.py [CARGO BUILD ARGUMENTS…]     prints one `name=path` per binary and example
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class BuildFailed(Exception):
-    """Cargo ended with an error; its message is already on standard error."""
+    """Cargo failed; its message is already on standard error."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def packages(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def parse_messages(lines: Iterable[str], by_id: dict[str, dict[str, Any]]) -> list[Artefact]:
-    """The executables that a build's JSON messages name, those of other workspaces left out."""
+    """The executables in the JSON messages of a build, without those of other workspaces."""
     found = []
     for line in lines:
         if not line.startswith("{"):
@@ -64,18 +64,18 @@ def parse_messages(lines: Iterable[str], by_id: dict[str, dict[str, Any]]) -> li
 
 
 def metadata_command(arguments: list[str]) -> list[str]:
-    """The `cargo metadata` of the workspace that these build arguments are about."""
+    """The `cargo metadata` command for the workspace of these build arguments."""
     manifest = arguments[(at := arguments.index("--manifest-path")) : at + 2] if "--manifest-path" in arguments else []
     return ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1", *manifest]
 
 
 def build_command(arguments: list[str]) -> list[str]:
-    """A `cargo build` that reports on standard output in JSON, and to the reader on standard error."""
+    """The `cargo build` command: JSON on standard output, messages for people on standard error."""
     return ["cargo", "build", "--locked", "--message-format", "json-render-diagnostics", *arguments]
 
 
 def build(arguments: list[str]) -> list[Artefact]:
-    """Runs `cargo build` with these arguments and returns what it made, fresh or not."""
+    """Runs `cargo build` and returns all executables, including those that were up to date."""
     metadata = _output(metadata_command(arguments))
     messages = _output(build_command(arguments))
     return parse_messages(messages.splitlines(), packages(json.loads(metadata)))
@@ -84,7 +84,7 @@ def build(arguments: list[str]) -> list[Artefact]:
 def _output(command: list[str]) -> str:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     if done.returncode != 0:
-        raise BuildFailed(f"{' '.join(command[:2])} ended with status {done.returncode}")
+        raise BuildFailed(f"{' '.join(command[:2])} exited with status {done.returncode}")
     return done.stdout.decode()
 
 

@@ -1,4 +1,4 @@
-"""`./bench`: builds for release, measures, writes the record and the table of `docs/reference/benchmarks.md`."""
+"""`./bench`: makes a release build, measures, and writes the record and the table of `docs/reference/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import artefacts
-import circumstances
+import environment
 import peers
 import programs
 import specification
@@ -26,21 +26,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--name",
         default=REFERENCE,
-        help=f"write benchmarks/records/NAME.json; only {REFERENCE}, the default, goes into the document",
+        help=f"write benchmarks/records/NAME.json; only the record {REFERENCE}, the default, updates the document",
     )
-    parser.add_argument("--full", action="store_true", help="1,000 sandboxes that rest at the same time, instead of 100")
+    parser.add_argument("--full", action="store_true", help="1,000 idle sandboxes at the same time instead of 100")
     parser.add_argument("rest", nargs="*", metavar="-- ARGUMENT", help="passed to the benchmark program")
     return parser.parse_args()
 
 
 BENCH = ["--manifest-path", str(ROOT / "benchmarks" / "Cargo.toml"), "--bin", "bench"]
 PEERS = ["bwrap", "runc", "busybox", "podman", "umoci"]
-# The suites that need a program which was published elsewhere.
+# The suites that need a published program to compare with.
 FETCHED = "agents"
 
 
 def fetched(extra: list[str]) -> dict[str, str]:
-    """Says where the published programs are, if a suite that is to run needs them."""
+    """The environment variable with the path of the published programs, if a selected suite needs them."""
     suites = [word for word in extra if not word.startswith("-") and not word.isdigit()]
     if suites and not any(suite.startswith(FETCHED) for suite in suites):
         return {}
@@ -53,21 +53,21 @@ def measure(extra: list[str]) -> list[dict[str, object]]:
     shipped = programs.build_shipped()
     (bench,) = programs.build("release", BENCH)
     with tempfile.TemporaryDirectory(prefix="carrel-bench-") as scratch:
-        # They look for each other side by side; cargo puts each profile into a directory of its own.
+        # The programs look for each other in one directory, but cargo has a directory for each profile.
         for program in shipped:
             shutil.copy(program, scratch)
         numbers = Path(scratch) / "numbers.json"
-        environment = {**os.environ, **found, "CARREL_LIBEXEC": scratch}
-        subprocess.run([bench, "--record", numbers, *extra], cwd=ROOT, env=environment, check=True)
+        variables = {**os.environ, **found, "CARREL_LIBEXEC": scratch}
+        subprocess.run([bench, "--record", numbers, *extra], cwd=ROOT, env=variables, check=True)
         lines: list[dict[str, object]] = json.loads(numbers.read_text())["benchmarks"]
         return lines
 
 
 def versions() -> dict[str, str]:
-    """The versions of what was measured beside."""
+    """The versions of the programs that we compare with."""
     said = {}
     for peer in PEERS:
-        # busybox prints its help, which begins with its version.
+        # busybox has no --version: it prints its help, which begins with the version.
         done = subprocess.run([peer, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
         said[peer] = next(iter((done.stdout or done.stderr).splitlines()), "")
     return said
@@ -78,19 +78,19 @@ def main() -> int:
     try:
         numbers = measure([*(["--full"] if options.full else []), *options.rest])
     except peers.NotFetched as error:
-        print(f"error: what the agents server is measured beside was not fetched: {error}", file=sys.stderr)
-        print("hint: npm has to reach its registry once; ./bench -- SUITE measures other suites without it", file=sys.stderr)
+        print(f"error: the published agents servers could not be downloaded: {error}", file=sys.stderr)
+        print("hint: npm needs its registry once; `./bench -- SUITE` measures other suites without it", file=sys.stderr)
         return 1
     except artefacts.BuildFailed as error:
         print(f"error: {error}\nhint: the compiler's message is above", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
-        print(f"error: the benchmarks ended with status {error.returncode}\nhint: nothing was recorded", file=sys.stderr)
+        print(f"error: the benchmarks exited with status {error.returncode}\nhint: nothing was recorded", file=sys.stderr)
         return 1
     path = ROOT / "benchmarks" / "records" / f"{options.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    under = circumstances.gather(ROOT)
-    content = {**under, "versions": {**under["versions"], **versions()}, "benchmarks": numbers}
+    measured = environment.gather(ROOT)
+    content = {**measured, "versions": {**measured["versions"], **versions()}, "benchmarks": numbers}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(f"written: {path.relative_to(ROOT)}")
     if options.name == REFERENCE and not options.rest:

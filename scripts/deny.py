@@ -1,9 +1,9 @@
-"""Holds the dependencies to `deny.toml`: bans, licences and sources, from what `cargo metadata` says.
+"""Checks the dependencies against `deny.toml`: bans, licences and sources, from the output of `cargo metadata`.
 
     python3 scripts/deny.py
 
-cargo-deny itself is in no registry that set-up can install it from without compiling it. This reads the part of its format
-that our `deny.toml` uses, and refuses a key it does not know, so that no line there is silently without effect.
+cargo-deny itself cannot be installed without compiling it. This script reads the part of its format that our `deny.toml`
+uses. An unknown key is an error, so that no line is silently ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def licence_allowed(expression: str, allowed: set[str]) -> bool:
 
 def _either(words: list[str], allowed: set[str]) -> tuple[bool, list[str]]:
     value, words = _both(words, allowed)
-    # A slash is how crates wrote `OR` before cargo asked for SPDX.
+    # Before cargo required SPDX, crates wrote `OR` as a slash.
     while words and words[0] in ("OR", "/"):
         other, words = _both(words[1:], allowed)
         value = value or other
@@ -104,14 +104,14 @@ def bans(table: dict[str, Any], metadata: dict[str, Any], note: Note) -> list[st
         for package in by_id.values():
             for dependency in package["dependencies"] if package["id"] in members else ():
                 if dependency["req"] == "*" and not dependency.get("path"):
-                    wrong.append(f"{package['name']}: any version of {dependency['name']} would do; name one")
+                    wrong.append(f"{package['name']}: {dependency['name']} has a wildcard version; specify one")
     several: dict[str, list[str]] = {}
     for package in by_id.values():
         several.setdefault(package["name"], []).append(package["version"])
     skipped = {entry["crate"] for entry in table.get("skip", [])}
     for name, versions in sorted(several.items()):
         if len(versions) > 1 and name not in skipped:
-            text = f"{name} is there in {len(versions)} versions: {', '.join(sorted(versions))}"
+            text = f"{name} is present in {len(versions)} versions: {', '.join(sorted(versions))}"
             wrong.append(text) if table.get("multiple-versions") == "deny" else note(text)
     return wrong
 
@@ -122,13 +122,13 @@ def bans(table: dict[str, Any], metadata: dict[str, Any], note: Note) -> list[st
 def sources(table: dict[str, Any], packages: list[dict[str, Any]], root: Path) -> list[str]:
     wrong = []
     registries = Counter(package["source"] for package in packages if str(package["source"]).startswith("registry+"))
-    # The one that nearly everything comes from; whatever comes from another was added by hand.
+    # The registry of nearly all packages; a package from another one was added by hand.
     usual = registries.most_common(1)[0][0] if registries else None
     for package in packages:
         source = package["source"]
         if source is None:
             if not Path(package["manifest_path"]).is_relative_to(root):
-                wrong.append(f"{_named(package)}: lies outside the repository")
+                wrong.append(f"{_named(package)}: is outside the repository")
         elif source.startswith("git+") and table["unknown-git"] == "deny":
             wrong.append(f"{_named(package)}: comes from a git repository")
         elif source != usual and table["unknown-registry"] == "deny":
@@ -144,9 +144,9 @@ def _named(package: dict[str, Any]) -> str:
 
 
 def unknown_keys(rules: dict[str, Any]) -> list[str]:
-    """The lines of `deny.toml` that nothing here obeys."""
+    """The keys of `deny.toml` that this script does not support."""
     return [
-        f"deny.toml: {table}.{key} is not known to scripts/deny.py"
+        f"deny.toml: {table}.{key} is not supported by scripts/deny.py"
         for table, content in rules.items()
         for key in content
         if key not in KNOWN.get(table, set())
@@ -154,7 +154,7 @@ def unknown_keys(rules: dict[str, Any]) -> list[str]:
 
 
 def metadata(root: Path, manifest: Path, rules: dict[str, Any]) -> dict[str, Any]:
-    """What cargo resolves for our targets; `--locked` also says when `Cargo.lock` is not current."""
+    """The dependencies that cargo resolves for our targets. `--locked` also fails if `Cargo.lock` is not current."""
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--manifest-path", str(manifest)]
     if rules["graph"].get("all-features"):
         command.append("--all-features")
@@ -168,7 +168,7 @@ def metadata(root: Path, manifest: Path, rules: dict[str, Any]) -> dict[str, Any
 
 
 def check(root: Path, note: Note) -> list[str]:
-    """Everything that is wrong, over all workspaces of the repository."""
+    """All problems in all workspaces of the repository."""
     rules = tomllib.loads((root / "deny.toml").read_text())
     wrong = unknown_keys(rules)
     for manifest in (root / "Cargo.toml", root / "benchmarks" / "Cargo.toml"):

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Proves ./quickstart on a system that has nothing: makes a bare Debian, copies the repository in, and runs it there.
+# Tests ./quickstart on a minimal system: creates a bare Debian, copies the repository into it, and runs the command there.
 #
 #   scripts/fresh.sh [--with DIR] bookworm|trixie [COMMAND…]
 #
-# The command is ./quickstart unless another is given; a directory is copied in beside the repository, as /with.
+# The default command is ./quickstart. --with copies a directory into the system, as /with.
 set -euo pipefail
 with=""
 [[ "${1:-}" != --with ]] || { with="$(realpath "$2")" && shift 2; }
-suite="${1:?which Debian: bookworm or trixie}"
+suite="${1:?usage: scripts/fresh.sh [--with DIR] bookworm|trixie [COMMAND…]}"
 shift
 [[ $# -gt 0 ]] || set -- ./quickstart
 CARREL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -15,16 +15,16 @@ export CARREL_CACHE="${CARREL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/carrel}"
 cd "$CARREL_ROOT"
 . scripts/setup.sh
 
-[[ "$(id -u)" == 0 ]] || fail "a bare system can only be made as root" "run this as root, or leave it out"
+[[ "$(id -u)" == 0 ]] || fail "creating a bare system needs root" "run this script as root"
 mkdir -p "$CARREL_CACHE"
 has mmdebstrap || install_missing mmdebstrap
 bare="$(mktemp -d "$CARREL_CACHE/fresh-$suite.XXXXXX")"
-# Every mount below it is made in a namespace that is gone by then.
+# All mounts below it are in a mount namespace, which no longer exists when the trap runs.
 trap 'rm -rf --one-file-system "$bare"' EXIT
 
-say "making a bare Debian $suite"
+say "creating a bare Debian $suite"
 mmdebstrap --quiet --variant=apt "$suite" "$bare"
-# The way to the network is the host's: its resolver, its own certificates, its proxies.
+# The network configuration is that of the host: resolver, local certificates, proxies.
 cp -L /etc/resolv.conf /etc/hosts "$bare/etc/"
 mkdir -p "$bare/usr/local/share/ca-certificates" "$bare/carrel"
 cp -rL /usr/local/share/ca-certificates/. "$bare/usr/local/share/ca-certificates/"
@@ -37,7 +37,7 @@ for name in http_proxy https_proxy no_proxy; do
   [[ -z "${!name:-}" ]] || proxies+=("$name=${!name}")
 done
 say "running in it: $*"
-# Its root becomes the root of the mount namespace: in a mere `chroot` the kernel refuses to make a user namespace.
+# pivot_root first: in a chroot the kernel does not allow new user namespaces.
 unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
   bare="$1"; shift
   mount --bind "$bare" "$bare"
@@ -47,6 +47,6 @@ unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
   mkdir -p "$bare/mnt/old"
   cd "$bare"
   pivot_root . mnt/old
-  # What is bare has nothing to unmount the old root with; nothing in it is on any search path.
+  # The bare system has no umount for the old root, but nothing below /mnt/old is on PATH.
   exec chroot . env --chdir=/carrel "$@"
 ' fresh "$bare" -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "${proxies[@]}" "$@" </dev/null

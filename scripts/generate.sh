@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the Rust code of proto/ anew, into crates/api/src/generated. It is committed; a test fails while it is not current.
+# Regenerates crates/api/src/generated from proto/. The code is committed; a test fails if it is not current.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cargo run --quiet --package carrel-api --example generate -- crates/api/src/generated

@@ -1,4 +1,4 @@
-"""Installs the programs and what belongs to them below a prefix, and uninstalls them by the list that it keeps there.
+"""Installs the programs, units, completions, manual pages and documents below a prefix, and uninstalls them.
 
     ./install [--prefix DIR] [--destdir DIR]
     ./install --uninstall [--prefix DIR]
@@ -29,7 +29,7 @@ UNIT_PREFIX = "/usr/local/bin/"
 
 
 class InstallError(Exception):
-    """What went wrong, and a hint."""
+    """An error with a hint."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class InstallError(Exception):
 
 @dataclass
 class Installation:
-    """Files below a prefix. Each is put in place at once, so that a running program is never half replaced."""
+    """Files below a prefix. Each file is replaced atomically, because a program may be running."""
 
     prefix: Path
     destdir: Path
@@ -46,18 +46,18 @@ class Installation:
     directories: list[Path] = field(default_factory=list)
 
     def at(self, path: Path) -> Path:
-        """Where a path below the prefix is on this machine."""
+        """The path on this machine of a path below the prefix."""
         return self.destdir / self.prefix.relative_to("/") / path
 
     def inside(self, path: Path) -> Path:
-        """Where a file is, if no link leads out of the prefix on the way there: links may belong to another user."""
+        """Like `at`, but refuses a path with a link that leads out of the prefix: it may belong to another user."""
         target = self.at(path)
         if not target.parent.resolve().is_relative_to(self.at(Path()).resolve()):
             raise InstallError(f"{target.parent} leads out of {self.prefix}", "replace the link by a directory")
         return target
 
     def put(self, path: Path, content: bytes, mode: int = 0o644) -> None:
-        """Writes one file, by a rename."""
+        """Writes a file atomically."""
         self._make_directory(path.parent)
         target = self.inside(path)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".carrel-", delete=False) as new:
@@ -74,13 +74,13 @@ class Installation:
     def _make_directory(self, path: Path) -> None:
         missing = [parent for parent in (path, *path.parents) if not self.at(parent).exists()]
         for parent in reversed(missing):
-            # Only the first, which is the prefix, can lack a parent.
+            # Only the prefix itself may lack more than one parent.
             self.at(parent).mkdir(parents=True)
             self.at(parent).chmod(0o755)
             self.directories.append(parent)
 
     def finish(self) -> None:
-        """Removes what only an earlier version had, and lists what there is now."""
+        """Removes files that only the previous version had, and writes the manifest."""
         before = Manifest.read(self)
         for path in before.files:
             if path not in self.files and path != MANIFEST:
@@ -93,14 +93,14 @@ class Installation:
 
 @dataclass
 class Manifest:
-    """What an installation put below its prefix."""
+    """The files and directories of an installation."""
 
     files: list[Path]
     directories: list[Path]
 
     @classmethod
     def read(cls, installation: Installation) -> Manifest:
-        """Reads it; without one nothing was installed."""
+        """Reads the manifest; it is empty if there is none."""
         try:
             lines = installation.at(MANIFEST).read_text().splitlines()
         except FileNotFoundError:
@@ -112,26 +112,26 @@ class Manifest:
         return cls([path for kind, path in entries if kind == "f"], [path for kind, path in entries if kind == "d"])
 
 
-# === what is installed ===
+# === install ===
 
 
 def install_programs(target: Installation, built: list[Path]) -> None:
-    """The commands, and the helpers that only `carrel` starts."""
+    """The commands, and the helper programs that `carrel` starts."""
     for program in built:
         directory = "bin" if program.name in COMMANDS else "libexec/carrel"
         target.put(Path(directory) / program.name, program.read_bytes(), 0o755)
 
 
 def install_units(target: Installation) -> None:
-    """The units of systemd, with the paths of this prefix."""
+    """The systemd units, with the paths of this prefix."""
     for name in UNITS:
         unit = (ROOT / "packaging" / name).read_text().replace(UNIT_PREFIX, f"{target.prefix}/bin/")
         target.put(Path("lib/systemd/system") / name, unit.encode())
 
 
 def install_completions(target: Installation, carrel: Path) -> None:
-    """What the shells load on their own."""
-    # Debian's zsh looks in another directory for what came in a package.
+    """Shell completions, in the directories from which shells load them."""
+    # Debian has a separate zsh directory for packages.
     zsh = "vendor-completions" if target.prefix == Path("/usr") else "site-functions"
     places = {
         "bash": "share/bash-completion/completions/carrel",
@@ -144,16 +144,16 @@ def install_completions(target: Installation, carrel: Path) -> None:
 
 
 def install_manual(target: Installation, carrel: Path) -> None:
-    """One page for each command, from the command line's own definition."""
+    """Manual pages, one for each command, generated by `carrel man`."""
     with tempfile.TemporaryDirectory(prefix="carrel-man-") as manual:
         subprocess.run([carrel, "man", manual], check=True)
         for page in sorted(Path(manual).iterdir()):
-            # Without a time in it, the same page is the same file.
+            # No time stamp, so that the file is reproducible.
             target.put(Path("share/man/man1") / f"{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
 
 
 def install_documents(target: Installation) -> None:
-    """What a person looks for in share/doc."""
+    """Documents, in share/doc."""
     documents = Path("share/doc/carrel")
     for page, content in pages.installed(ROOT).items():
         target.put(documents / page, content)
@@ -161,12 +161,12 @@ def install_documents(target: Installation) -> None:
 
 
 def shipped(directory: Path | None) -> list[Path]:
-    """The programs: built now, or those of a directory."""
+    """Builds the programs, or finds them in a directory."""
     if directory is None:
         return programs.build_shipped()
     found = [directory / name for name in programs.names()]
     if missing := [path.name for path in found if not path.is_file()]:
-        raise InstallError(f"{directory} has no {', '.join(missing)}", "without --programs everything is built")
+        raise InstallError(f"{directory} has no {', '.join(missing)}", "without --programs, ./install builds all programs")
     return found
 
 
@@ -198,14 +198,14 @@ def uninstall(prefix: Path, destdir: Path) -> None:
         hint = "name the prefix: ./install --uninstall --prefix DIR"
         raise InstallError(f"nothing is installed in {target.at(Path())}", hint)
     if runs_services(target):
-        # In this order: sandboxes stop while the daemon still serves.
+        # In this order: stopping the sandboxes needs the daemon.
         for unit in ("carrel-sandboxes.service", "carrel.service"):
             subprocess.run(["systemctl", "disable", "--now", "--quiet", unit], check=False)
     for file in [target.inside(path) for path in manifest.files]:
         file.unlink(missing_ok=True)
     for path in reversed(manifest.directories):
         try:
-            # The prefix itself, if an install made it, is not inside of it.
+            # The prefix itself may have been created by the installation; it has no path below itself.
             (target.inside(path) if path.parts else target.at(path)).rmdir()
         except (OSError, InstallError):
             continue
@@ -213,7 +213,7 @@ def uninstall(prefix: Path, destdir: Path) -> None:
 
 
 def runs_services(target: Installation) -> bool:
-    """Whether the systemd that runs here has units of this prefix."""
+    """Whether the running systemd uses the units of this prefix."""
     if not on_systemd(target):
         return False
     command = ["systemctl", "show", "--property=FragmentPath", "--value", "carrel.service"]
@@ -222,13 +222,13 @@ def runs_services(target: Installation) -> bool:
 
 
 def on_systemd(target: Installation) -> bool:
-    """Whether units are installed for the systemd that runs here."""
+    """Whether the units are installed for the running systemd."""
     running = Path("/run/systemd/system").is_dir() and shutil.which("systemctl") is not None
     return running and target.destdir == Path("/") and os.geteuid() == 0
 
 
 def reload_systemd(target: Installation) -> None:
-    """Lets systemd see units that came or went."""
+    """Reloads systemd after units were added or removed."""
     if on_systemd(target):
         subprocess.run(["systemctl", "daemon-reload"], check=False)
 
@@ -238,10 +238,10 @@ def reload_systemd(target: Installation) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./install", description="Builds Carrel and installs it on this machine.")
-    parser.add_argument("--prefix", type=Path, default=Path("/usr/local"), help="where it goes; default: /usr/local")
-    parser.add_argument("--destdir", type=Path, default=Path("/"), help="a root to install into, for packages")
+    parser.add_argument("--prefix", type=Path, default=Path("/usr/local"), help="installation prefix; default: /usr/local")
+    parser.add_argument("--destdir", type=Path, default=Path("/"), help="root directory to install into, for packages")
     add_programs(parser)
-    parser.add_argument("--uninstall", action="store_true", help="remove what was installed; sandboxes and images stay")
+    parser.add_argument("--uninstall", action="store_true", help="remove the installed files; sandboxes and images are kept")
     return parser.parse_args()
 
 
@@ -256,7 +256,7 @@ def main() -> int:
     try:
         if given.uninstall:
             uninstall(prefix, destdir)
-            print(f"removed from {prefix}; sandboxes and images stay in CARREL_HOME (/var/lib/carrel for root)")
+            print(f"removed from {prefix}; sandboxes and images are kept in CARREL_HOME (/var/lib/carrel for root)")
             return 0
         target = install(prefix, destdir, given.programs)
     except InstallError as error:

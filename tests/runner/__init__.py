@@ -1,1 +1,1 @@
-"""The test runner behind `./test`: one room for each kind of thing that it runs."""
+"""The test runner of `./test`, with one module for each kind of test."""

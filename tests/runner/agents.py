@@ -1,4 +1,4 @@
-"""The published coding agents behind our server: each is installed by it, and its suite runs with a stand-in model."""
+"""Runs the suites of the published coding agents: the server installs each one, and a stand-in replaces the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parse_report(text: str, agent: str) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class PublishedAgents:
-    """The suites below `tests/agents/suite`, the server that they run, and where the agents are kept."""
+    """The suites below `tests/agents/suite`, the server under test, and the directory of the agents."""
 
     ledger: Ledger
     watchdog: Watchdog
@@ -41,7 +41,7 @@ class PublishedAgents:
                 self._run_suite(agent)
 
     def _environment(self) -> dict[str, str]:
-        # Kept from run to run: an agent is a download of 170 MB.
+        # Kept between runs: an agent is a download of 170 MB.
         return {"SANDBOX_AGENT_BIN": str(self.program), "XDG_DATA_HOME": str(self.cache / "agents")}
 
     def _install(self, agent: str) -> bool:
@@ -60,7 +60,7 @@ class PublishedAgents:
         if not outcomes or (not done.ok and not any(outcome.status is Status.FAILED for outcome in outcomes)):
             self._failed(f"agents::{agent}", done)
         for process in done.left_behind:
-            self.ledger.note(f"agents::{agent} left a process running, which was ended: {process}")
+            self.ledger.note(f"agents::{agent} left a process running, which was killed: {process}")
         print(f"  {len(outcomes):5} tests  {done.seconds:7.1f} s  agents/{agent}", flush=True)
 
     def _failed(self, name: str, done: Finished) -> None:

@@ -1,6 +1,6 @@
-"""Holds the documents to their word: the files they link exist, and their commands work.
+"""Checks the documents: links and names of source files exist, and commands work.
 
-A block that begins with three backticks and `sh run` is run by `./test` from the root of the repository.
+`./test` runs every fenced block `sh run` from the root of the repository.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines outside fenced blocks."""
+    """The lines outside fenced blocks, with their numbers."""
     fence = ""
     for at, line in enumerate(text.splitlines(), start=1):
         match = _FENCE.match(line)
@@ -55,21 +55,21 @@ def _prose(text: str) -> Iterator[tuple[int, str]]:
 
 
 def anchors(document: Path) -> set[str]:
-    """What links to the headings of a document end with."""
+    """The anchors of the headings of a document."""
     titles = [line.lstrip("#").strip() for _, line in _prose(document.read_text()) if re.match(r"#+ ", line)]
     plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in plain}
 
 
 def broken_links(document: Path, root: Path) -> list[str]:
-    """The relative links of a document that lead nowhere."""
+    """The broken relative links of a document."""
     wrong = []
     for number, line in _prose(document.read_text()):
         for target in _LINK.findall(re.sub(r"`[^`]*`", "", line)):
             path = target.split("#")[0]
             if path and "://" not in path and not path.startswith("mailto:"):
                 if not (document.parent / path).exists():
-                    wrong.append(f"{document.relative_to(root)}:{number}: leads nowhere: {target}")
+                    wrong.append(f"{document.relative_to(root)}:{number}: broken link: {target}")
                     continue
             page = document.parent / path if path else document
             if "#" in target and "://" not in target and page.suffix == ".md" and target.split("#")[1] not in anchors(page):
@@ -82,7 +82,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def missing_sources(document: Path, root: Path) -> list[str]:
-    """The files of the source tree that a document names and that are not there.
+    """The source files that a document names and that do not exist.
 
     A name is relative to the root, to `crates/`, to the document, or to the package or the directory of a name before it in
     the same section. One without a directory may be anywhere in that package.
@@ -100,7 +100,7 @@ def missing_sources(document: Path, root: Path) -> list[str]:
                 if not found and "/" not in path:
                     found = [match for base in near for match in base.rglob(path)]
                 if not found:
-                    wrong.append(f"{document.relative_to(root)}:{number}: is not there: {path}")
+                    wrong.append(f"{document.relative_to(root)}:{number}: no such file: {path}")
                 near |= {base for match in found for base in (match.parent, match.with_suffix(""), *_package(match, root))}
     return wrong
 
@@ -125,13 +125,13 @@ _NAMED = re.compile(
 
 
 def names(text: str) -> set[str]:
-    """The names that the commands of a document give to sandboxes, changes and sessions."""
+    """The names of sandboxes, changes and sessions in the commands of a document."""
     commands = [block.text for block in blocks(text) if block.info.split()[:1] == ["sh"]]
     return {name for command in commands for name in _NAMED.findall(command)}
 
 
 def shared_names(root: Path) -> list[str]:
-    """The names that two documents give: a reader who follows both would be refused."""
+    """The names that two documents use: commands of a reader who follows both would fail."""
     given = dict[str, Path]()
     wrong = []
     for document in documents(root):
@@ -143,35 +143,35 @@ def shared_names(root: Path) -> list[str]:
 
 
 def open_shells(root: Path) -> list[str]:
-    """The blocks whose traps and variables would stay in the shell they are pasted into."""
+    """The blocks that set traps or variables in the shell into which they are pasted."""
     found = [(document, block) for document in documents(root) for block in blocks(document.read_text())]
     is_open = re.compile(r"^(trap|export) ", re.M)
     return [
-        f"{document.relative_to(root)}:{block.number}: is not in parentheses, and would change the shell of a reader"
+        f"{document.relative_to(root)}:{block.number}: not in parentheses: it changes the shell of the reader"
         for document, block in found
         if block.info.split() == ["sh", "run"] and is_open.search(block.text) and not block.text.startswith("(\n")
     ]
 
 
 def from_sources(root: Path) -> list[str]:
-    """The blocks that run programs of the source tree: a reader has `carrel` and `sandbox-agent` on `PATH`, and no tree."""
+    """The blocks that run programs of the source tree: a reader has only `carrel` and `sandbox-agent` on `PATH`."""
     found = [(document, block) for document in documents(root) for block in blocks(document.read_text())]
     from_tree = re.compile(r"^[^#\n]*(?:\bscripts/|\btarget/|\bcargo (?:build|run)\b)|\"\$(?:carrel|agents)\"", re.M)
     return [
-        f"{document.relative_to(root)}:{block.number}: runs what only a clone has"
+        f"{document.relative_to(root)}:{block.number}: needs a clone of the repository"
         for document, block in found
         if block.info.split() == ["sh", "run"] and from_tree.search(block.text)
     ]
 
 
 def command(block: Block, mark: str, programs: Path) -> list[str]:
-    """Runs a block with a variable in its environment, and with a directory of programs first on `PATH`."""
+    """The command for a block, with a variable in its environment and a directory of programs first on `PATH`."""
     path = f"PATH={programs}:{os.environ['PATH']}"
     return ["env", mark, path, "bash", "-euo", "pipefail", "-c", block.text]
 
 
 def left_behind(mark: str, timeout: float = 30) -> list[str]:
-    """The processes that have a variable in their environment, which a block was run with, and do not end by themselves."""
+    """The processes with the variable of a block in their environment that do not exit on their own."""
     found, until = [], time.monotonic() + timeout
     for process in Path("/proc").iterdir():
         try:
@@ -179,9 +179,9 @@ def left_behind(mark: str, timeout: float = 30) -> list[str]:
                 continue
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             if not _ends(int(process.name), until):
-                found.append(f"process {process.name} is left: {command}")
+                found.append(f"process {process.name} is still running: {command}")
         except OSError:
-            # It has ended, or is not ours to look at.
+            # It has exited, or belongs to another user.
             continue
     return found
 
@@ -195,5 +195,5 @@ def _ends(process: int, until: float) -> bool:
 
 
 def documents(root: Path) -> list[Path]:
-    """The documents a reader meets: those at the root, and all below `docs/`."""
+    """The documents in the root and below `docs/`."""
     return sorted([*root.glob("*.md"), *(root / "docs").rglob("*.md")])

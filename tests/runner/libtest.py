@@ -1,4 +1,4 @@
-"""Reads what Rust's test harness prints, as JSON where it can be had and as plain text where not."""
+"""Parses the output of Rust's test harness: JSON if it is available, otherwise text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .outcome import Outcome, Status
 
 JSON_ARGUMENTS = ["-Z", "unstable-options", "--format", "json", "--report-time"]
-# Without this the harness of a stable compiler refuses the arguments above.
+# The harness of a stable compiler needs this for the arguments above.
 JSON_ENV = {"RUSTC_BOOTSTRAP": "1"}
 
 _RESULTS = {"ok": Status.PASSED, "failed": Status.FAILED, "ignored": Status.SKIPPED}
@@ -23,7 +23,7 @@ _PLAIN_OUTPUT = re.compile(r"^---- (?P<name>.+?) stdout ----$")
 
 @dataclass
 class Suite:
-    """The outcomes that one harness reported; `complete` when it also reported that it was done."""
+    """The outcomes that a harness reported; `complete` if it also reported its end."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     complete: bool = False
@@ -31,17 +31,17 @@ class Suite:
 
 
 def parse_list(text: str) -> list[str]:
-    """The names of `--list --format terse`."""
+    """Parses the output of `--list --format terse`."""
     return [line.removesuffix(": test") for line in text.splitlines() if line.endswith(": test")]
 
 
 def json_refused(code: int, errors: str) -> bool:
-    """Whether the harness took exception to `JSON_ARGUMENTS` and ran nothing."""
+    """Whether the harness does not support `JSON_ARGUMENTS`, and ran nothing."""
     return code != 0 and ("only accepted on the nightly" in errors or "Unrecognized option" in errors)
 
 
 def parse_json(text: str) -> Suite:
-    """Reads JSON events. Bytes that a test writes past the harness may stand before or between them."""
+    """Parses JSON events. Tests may write other bytes before and between them."""
     suite = Suite()
     for line in text.splitlines():
         event = _event(line)
@@ -72,7 +72,7 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def parse_plain(text: str) -> Suite:
-    """Reads the harness's text for people; it may hold several suites, as that of documentation tests does."""
+    """Parses the human-readable output, which may have several suites, as for documentation tests."""
     found: list[tuple[str, Status, float | None, str]] = []
     printed: dict[str, list[str]] = {}
     current: list[str] | None = None

@@ -1,4 +1,4 @@
-"""What happened: one outcome per test or check, and the ledger that adds them up."""
+"""Outcomes of tests and checks, and the ledger that counts them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One test or check, under the one name that documents and `skips.toml` use for it."""
+    """One test or check, with the name that documents and `skips.toml` use."""
 
     name: str
     status: Status
@@ -27,14 +27,14 @@ class Outcome:
 
 @dataclass
 class Ledger:
-    """All outcomes of a run, the seconds of each stage, and notes that fail nothing."""
+    """All outcomes of a run, the seconds of each stage, and notes."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     stages: list[tuple[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> Outcome:
-        """Records an outcome; a failure is shown at once, with what the test printed."""
+        """Records an outcome. A failure is printed at once, with the output of the test."""
         self.outcomes.append(outcome)
         if outcome.status is Status.FAILED:
             print(f"  FAILED {outcome.name}")
@@ -44,7 +44,7 @@ class Ledger:
         return outcome
 
     def note(self, text: str) -> None:
-        """Records something a reader should know that is no failure."""
+        """Records a note, which does not fail the run."""
         self.notes.append(text)
         print(f"  note: {text}", flush=True)
 
@@ -55,11 +55,11 @@ class Ledger:
         return sorted(outcome.name for outcome in self.outcomes if outcome.status is status)
 
     def summary(self) -> str:
-        """The closing line, in the one form that other programs read."""
+        """The last line of the output, which other programs parse."""
         return ", ".join(f"{self.count(status)} {status.value}" for status in Status)
 
     def report(self) -> str:
-        """Everything that stands at the end of a run; its last line is the summary."""
+        """The report at the end of a run; its last line is the summary."""
         lines = ["", "seconds by stage"]
         lines += [f"  {seconds:8.1f}  {stage}" for stage, seconds in self.stages]
         timed = [(outcome.seconds, outcome.name) for outcome in self.outcomes if outcome.seconds is not None]
@@ -76,4 +76,4 @@ def _last_lines(text: str, count: int) -> list[str]:
     lines = text.rstrip().splitlines()
     if len(lines) <= count:
         return lines
-    return [f"[{len(lines) - count} lines above are left out]", *lines[-count:]]
+    return [f"[{len(lines) - count} lines above are omitted]", *lines[-count:]]

@@ -1,4 +1,4 @@
-"""Runs a program under a watchdog, and clears away what it leaves running."""
+"""Runs programs under a watchdog, and kills the processes that they leave running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that has ended, by itself or by the watchdog."""
+    """A program that has exited, or was killed by the watchdog."""
 
     code: int
     timed_out: bool
@@ -34,7 +34,7 @@ class Finished:
         return self.code == 0 and not self.timed_out
 
     def how(self) -> str:
-        """How it ended, in words."""
+        """A description of how it exited."""
         if self.timed_out:
             return f"stopped by the watchdog after {self.seconds:.0f} s"
         if self.code < 0:
@@ -43,13 +43,13 @@ class Finished:
 
 
 class Watchdog:
-    """The clock of the whole run: no program may outlive it, nor its own limit."""
+    """The time limit of the whole run; each program has its own limit as well."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        # Orphans of a test become our children instead of init's, so that they can be found and ended.
+        # Orphans of a test are reparented to us instead of init, so that we can find and kill them.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # Each end of a child writes a byte here, so that waiting for one needs no clock.
+        # SIGCHLD writes a byte here, so that waiting for a child needs no polling.
         self._wakeup, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -67,8 +67,8 @@ class Watchdog:
         capture_output: bool = True,
         capture_errors: bool = True,
     ) -> Finished:
-        """Runs `command` for at most `limit` seconds. What is not captured goes where ours goes."""
-        # Files instead of pipes: a grandchild that keeps a pipe open must not keep us waiting.
+        """Runs `command` for at most `limit` seconds. Output that is not captured is inherited."""
+        # Files instead of pipes: a grandchild that keeps a pipe open must not block us.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             started = time.monotonic()
             try:
@@ -106,7 +106,7 @@ class Watchdog:
             )
 
     def _wait(self, child: subprocess.Popen[bytes], seconds: float) -> None:
-        """Waits for `child`, and meanwhile reaps orphans as init would: a test may watch for one of them to be gone."""
+        """Waits for `child`, and meanwhile reaps orphans as init does: a test may wait for one to disappear."""
         end = time.monotonic() + seconds
         while child.poll() is None:
             if time.monotonic() >= end:
@@ -115,19 +115,19 @@ class Watchdog:
             _reap(besides=child.pid)
 
     def _next_end(self, latest: float) -> None:
-        """Returns when a child has ended, or at `latest`."""
+        """Returns when a child has exited, or at `latest`."""
         select.select([self._wakeup], [], [], max(0.0, latest - time.monotonic()))
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
 
     def _end_orphans(self) -> Iterator[str]:
-        """Ends what outlived the program that started it, and names what did not end by itself in a second."""
+        """Kills processes that outlived their program, and returns those that did not exit within a second."""
         end = time.monotonic() + 1.0
         _reap()
         while _children() and time.monotonic() < end:
             self._next_end(end)
             _reap()
-        # Ending one orphan can hand us its children.
+        # The children of a killed orphan are reparented to us.
         while orphans := _children():
             for pid in orphans:
                 yield _command_line(pid)
@@ -137,7 +137,7 @@ class Watchdog:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """Ends the process group of `child`, politely first."""
+    """Terminates the process group of `child`, and kills it if it does not exit."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
@@ -148,7 +148,7 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reap(besides: int = 0) -> None:
-    """Takes the status of every child that has ended, but leaves that of `besides` to its owner."""
+    """Reaps every child that has exited, except `besides`."""
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == besides:
@@ -157,7 +157,7 @@ def _reap(besides: int = 0) -> None:
 
 
 def _children() -> list[int]:
-    """Our children; while nothing runs that we started, all of them are adopted."""
+    """Our children. While no program runs, all of them are orphans of earlier ones."""
     try:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     except OSError:

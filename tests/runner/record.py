@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import circumstances
+import environment
 
 from .outcome import Ledger, Outcome
 
@@ -36,7 +36,7 @@ def write_soak(root: Path, outcome: Outcome, counted: dict[str, Any]) -> Path:
 
 def _write(path: Path, root: Path, what: dict[str, Any], outcomes: list[Outcome]) -> Path:
     tests = {outcome.name: outcome.status.value for outcome in sorted(outcomes, key=lambda o: o.name)}
-    content = {**circumstances.gather(root), **what, "tests": tests}
+    content = {**environment.gather(root), **what, "tests": tests}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
@@ -60,5 +60,5 @@ def stale(root: Path) -> Iterator[str]:
             yield f"{path} does not exist yet: `{command}` writes it"
             continue
         commit = json.loads((root / path).read_text())["commit"]
-        if circumstances.changed_since(root, commit, ["crates", "tests", ":!tests/records"]):
+        if environment.changed_since(root, commit, ["crates", "tests", ":!tests/records"]):
             yield f"{path} is older than the code: run `{command}` to renew it"

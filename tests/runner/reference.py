@@ -1,4 +1,4 @@
-"""Holds `docs/reference` to the code: what the code has is in the page, and what a page names is in the code."""
+"""Compares `docs/reference` with the code: the pages list everything, and nothing that does not exist."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _AGENT_SCHEMAS = Path("crates/protocol/schema")
 
 
 def problems(root: Path) -> list[str]:
-    """What is missing in the pages, and what they name in vain."""
+    """Entries that are missing in the pages, and entries that do not exist in the code."""
     return [*_errors(root), *_settings(root), *_messages(root)]
 
 
 def _errors(root: Path) -> list[str]:
-    """Every reason, error code and stop reason is listed, and every listed one is in the sources."""
+    """Compares reasons, error codes and stop reasons with `errors.md`."""
     page = (root / _PAGES / "errors.md").read_text()
     codes = re.findall(r'const \w+: &str = "(\w+)";', (root / _CODES).read_text())
     missing = [f"errors.md: `{code}` is missing" for code in codes if f"`{code}`" not in page and "_" in code]
@@ -31,14 +31,14 @@ def _errors(root: Path) -> list[str]:
 
 
 def _settings(root: Path) -> list[str]:
-    """Every key of the configuration is in the table of its section, and no other one."""
+    """Compares the configuration keys with the tables of `configuration.md`."""
     page = (root / _PAGES / "configuration.md").read_text()
     sections = dict(re.findall(r"^## (\w+)$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     wrong = []
     for section, keys in tomllib.loads((root / _SETTINGS).read_text()).items():
         tables = keys if isinstance(keys, list) else list(keys.values()) if section == "registries" else [keys]
         known = {key for table in tables for key in table}
-        # A key without a type is a former name.
+        # A key without a type is an alias for an old name.
         cells = re.findall(r"^\| (`[^|]+) \| (?!–)", sections.get(section, ""), re.MULTILINE)
         listed = {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}
         wrong += [f"configuration.md: `{section}.{key}` is missing" for key in sorted(known - listed)]
@@ -47,7 +47,7 @@ def _settings(root: Path) -> list[str]:
 
 
 def _messages(root: Path) -> list[str]:
-    """Every message type of a protocol is in its page."""
+    """Checks that the page of a protocol lists all its message types."""
     newest = max((root / _AGENT_SCHEMAS).glob("gen-*.json"), key=lambda path: int(path.stem.split("-")[1]))
     wrong = []
     for page, schema in (("shim-protocol.md", root / _SHIM_SCHEMA), ("protocol.md", newest)):

@@ -1,4 +1,4 @@
-"""Runs the test binaries of the workspace, each test under its one name."""
+"""Runs the test binaries of the workspace."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .outcome import Ledger, Outcome, Status
 from .process import Finished, Watchdog
 from .skips import Skips
 
-# A test with this in its name is a fuzz target: it is bounded by time, every other one by its number of cases.
+# A test with this in its name is a fuzz target: its limit is a time, that of other tests a number of cases.
 FUZZ = "fuzz_"
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much of each kind of test a run does."""
+    """The limits of a run for each kind of test."""
 
     cases: int
     fuzz_seconds: int
     limit_seconds: float
 
     def limit(self, fuzz_targets: int) -> float:
-        """The watchdog of one binary; in the worst case its fuzz targets run one after the other."""
+        """The time limit of one binary, if its fuzz targets run one after the other."""
         return self.limit_seconds + fuzz_targets * (self.fuzz_seconds + 30)
 
 
 def prefix(artefact: Artefact) -> str:
-    """What stands before the harness's name of a test: the package, and for integration tests the file."""
+    """The prefix of test names: the package, and for integration tests the file."""
     if artefact.kind != "test":
         return artefact.package
     source = artefact.source
@@ -42,7 +42,7 @@ def prefix(artefact: Artefact) -> str:
 
 @dataclass
 class RustTests:
-    """The ways in which a test binary is run, and where its outcomes go."""
+    """Runs test binaries and records their outcomes."""
 
     ledger: Ledger
     watchdog: Watchdog
@@ -51,7 +51,7 @@ class RustTests:
     full: bool
 
     def run(self, artefact: Artefact) -> None:
-        """Runs every test of a binary: the ordinary ones, the fuzz targets, and with `--full` the listed ignored ones."""
+        """Runs all tests of a binary: ordinary tests, fuzz targets, and with `--full` the ignored tests that are listed."""
         before = len(self.ledger.outcomes)
         listing = self._start(artefact, ["--list", "--format", "terse"], {}, 60.0)
         if not listing.ok:
@@ -77,7 +77,7 @@ class RustTests:
             print(f"  {len(reported):5} tests  {seconds:7.1f} s  {prefix(artefact)}", flush=True)
 
     def _late(self, artefact: Artefact, names: list[str]) -> list[str]:
-        """The ignored tests that this run includes because it is the one they are listed for."""
+        """The ignored tests that `skips.toml` lists for this run."""
         if not self.full:
             return []
         return [name for name in names if self.skips.runs_in(f"{prefix(artefact)}::{name}") == "full"]
@@ -105,13 +105,13 @@ class RustTests:
         if not suite.unfinished and (done.timed_out or not suite.complete or (done.code != 0 and not failed)):
             self._failed(prefix(artefact), done.how(), done)
         for process in done.left_behind:
-            self.ledger.note(f"{prefix(artefact)} left a process running, which was ended: {process}")
+            self.ledger.note(f"{prefix(artefact)} left a process running, which was killed: {process}")
 
     def _failed(self, name: str, what: str, done: Finished) -> None:
         self.ledger.add(Outcome(name, Status.FAILED, done.seconds, f"{what}\n{done.errors}"))
 
     def _start(self, artefact: Artefact, arguments: list[str], env: dict[str, str], limit: float) -> Finished:
-        # The variables and the directory are those that `cargo test` would give.
+        # The same variables and directory as with `cargo test`.
         own = {
             "CARGO_MANIFEST_DIR": str(artefact.directory),
             "CARGO_PKG_NAME": artefact.package,
@@ -122,7 +122,7 @@ class RustTests:
 
 
 def documentation_tests(ledger: Ledger, watchdog: Watchdog, root: Path, limit: float) -> None:
-    """Runs the examples in documentation comments. Their harness speaks JSON only if everything were compiled anew."""
+    """Runs documentation tests. Their harness would print JSON only after a full rebuild."""
     command = ["cargo", "test", "--workspace", "--doc", "--locked", "--no-fail-fast"]
     done = watchdog.run(command, cwd=root, limit=limit, env={"CARGO_TERM_COLOR": "never"}, capture_errors=False)
     suite = libtest.parse_plain(done.output)
@@ -136,7 +136,7 @@ def documentation_tests(ledger: Ledger, watchdog: Watchdog, root: Path, limit: f
 
 
 def test_environment(agentd: Path, guest: Path, carrel: Path, full: bool) -> None:
-    """Exports what every test may rely on. The supervisor and the examples lie beside the agent."""
+    """Exports the variables that tests rely on. The shim and the examples are in the directory of the agent."""
     os.environ["CARREL_AGENTD"] = str(agentd)
     os.environ["CARREL_BIN"] = str(carrel)
     os.environ["CARREL_AGENTD_GUEST"] = str(guest)

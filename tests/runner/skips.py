@@ -1,4 +1,4 @@
-"""`tests/skips.toml`: the skips that are known, each with its reason and where the test does run."""
+"""`tests/skips.toml`: the known skips, each with a reason and the place where the test runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .outcome import Ledger, Status
 
 
 class BadSkips(Exception):
-    """`skips.toml` does not say what it must."""
+    """`skips.toml` is invalid."""
 
 
 @dataclass(frozen=True)
 class Skip:
-    """One line of the list. A `*` in the name stands for anything."""
+    """One entry. A `*` in the name matches any text."""
 
     name: str
     reason: str
@@ -28,7 +28,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Skips:
-    """The whole list."""
+    """All entries."""
 
     listed: tuple[Skip, ...] = ()
 
@@ -46,14 +46,14 @@ class Skips:
         return Skips(tuple(listed))
 
     def runs_in(self, name: str) -> str | None:
-        """Where a skipped test does run, if it is listed."""
+        """The place where a skipped test runs, if it is listed."""
         return next((skip.runs_in for skip in self.listed if skip.covers(name)), None)
 
     def unlisted(self, ledger: Ledger) -> list[str]:
-        """The tests that were skipped without being listed."""
+        """The skipped tests that are not listed."""
         return [name for name in ledger.named(Status.SKIPPED) if self.runs_in(name) is None]
 
     def unknown(self, ledger: Ledger) -> list[str]:
-        """The lines that name no test of this run, as one does whose test was renamed or removed."""
+        """The entries that match no test of this run, because the test was renamed or removed."""
         names = [outcome.name for outcome in ledger.outcomes]
         return [skip.name for skip in self.listed if not any(skip.covers(name) for name in names)]

@@ -1,4 +1,4 @@
-"""The checks of `deny.toml`, each with a case that it refuses."""
+"""The checks of `deny.toml`, each with a case that fails."""
 
 import unittest
 from pathlib import Path
@@ -67,13 +67,13 @@ class Bans(unittest.TestCase):
         wild = {"name": "a", "req": "*", "path": None}
         packages = [package("us", dependencies=[wild, {"name": "b", "req": "*", "path": "/r/b"}])]
         wrong = deny.bans(self.TABLE, resolved(packages, []), self.fail)
-        self.assertEqual(wrong, ["us: any version of a would do; name one"])
+        self.assertEqual(wrong, ["us: a has a wildcard version; specify one"])
 
     def test_two_versions_of_a_crate_are_noted(self) -> None:
         notes: list[str] = []
         packages = [package("us"), package("a"), package("a", "2.0.0")]
         self.assertEqual(deny.bans(self.TABLE, resolved(packages, []), notes.append), [])
-        self.assertEqual(notes, ["a is there in 2 versions: 1.0.0, 2.0.0"])
+        self.assertEqual(notes, ["a is present in 2 versions: 1.0.0, 2.0.0"])
 
 
 class Sources(unittest.TestCase):

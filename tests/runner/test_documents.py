@@ -1,4 +1,4 @@
-"""What the runner reads from documents, from `skips.toml`, and from the record of the benchmarks."""
+"""Documents, `skips.toml`, and the record of the benchmarks."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ class Text(unittest.TestCase):
             root = Path(name)
             document = root / "README.md"
             document.write_text("[a](README.md) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
-            self.assertEqual(documents.broken_links(document, root), ["README.md:1: leads nowhere: gone.md"])
+            self.assertEqual(documents.broken_links(document, root), ["README.md:1: broken link: gone.md"])
 
     def test_links_to_headings_that_are_not_there_are_found(self) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -72,7 +72,7 @@ class Guides(unittest.TestCase):
             with tempfile.TemporaryDirectory() as name:
                 document = Path(name) / "README.md"
                 document.write_text(f"```sh run\n{line}\n```\n```sh\n{line}\n```\n")
-                self.assertEqual(documents.from_sources(Path(name)), ["README.md:1: runs what only a clone has"])
+                self.assertEqual(documents.from_sources(Path(name)), ["README.md:1: needs a clone of the repository"])
 
     def test_a_block_finds_the_programs_that_were_built(self) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -96,7 +96,7 @@ class Guides(unittest.TestCase):
             left.stdout.readline()
             found = documents.left_behind(mark, timeout=0)
             left.stdin.close()
-        self.assertEqual(found, [f"process {left.pid} is left: cat"])
+        self.assertEqual(found, [f"process {left.pid} is still running: cat"])
         self.assertEqual(documents.left_behind(mark), [])
 
 

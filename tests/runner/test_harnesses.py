@@ -1,4 +1,4 @@
-"""What the runner reads from the harnesses of Rust, Python and Node.js."""
+"""Parsers for the test harnesses of Rust, Python and Node.js."""
 
 import unittest
 from pathlib import Path

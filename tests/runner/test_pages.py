@@ -1,4 +1,4 @@
-"""The documents that are installed."""
+"""The installed documents."""
 
 import tempfile
 import unittest

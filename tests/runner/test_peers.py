@@ -1,4 +1,4 @@
-"""Tests of how the published programs are had that `./bench` measures beside ours."""
+"""The download of the published programs that `./bench` compares with."""
 
 from __future__ import annotations
 

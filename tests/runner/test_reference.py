@@ -1,4 +1,4 @@
-"""What is compared between `docs/reference` and the code."""
+"""The comparison of `docs/reference` with the code."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""The vocabulary's check, on a small repository."""
+"""The vocabulary check, on a small repository."""
 
 import tempfile
 import unittest
@@ -20,7 +20,7 @@ names = ["Told"]
 names = ["desk"]
 
 [unchecked]
-paths = ["proto/", "tests/words.toml"]
+paths = ["proto/other/", "tests/words.toml"]
 pending = []
 """
 
@@ -49,6 +49,8 @@ class Repository(unittest.TestCase):
             ("README.md", "whoever"),
             ("packaging/a.service", "# For nobody."),
             ("packaging/debian/prerm", "# For nobody."),
+            ("proto/a.proto", "// For nobody."),
+            ("quickstart", "# For nobody."),
         ):
             self.assertEqual(len(self.problems(path, f"first line\n{line}\n")), 1, line)
             self.assertTrue(self.problems(path, f"first line\n{line}\n")[0].startswith(f"{path}:2: "))
@@ -57,7 +59,7 @@ class Repository(unittest.TestCase):
     def test_what_is_no_such_word_passes(self) -> None:
         for line in ('chown("nobody")', "//= promises.images.pull-nobody-waits", "// Nobodyx"):
             self.assertEqual(self.problems("crates/a/src/b.rs", line), [], line)
-        self.assertEqual(self.problems("proto/a.md", "whoever"), [])
+        self.assertEqual(self.problems("proto/other/a.proto", "whoever"), [])
 
     def test_ids_of_clauses_and_their_tests_are_not_sentences(self) -> None:
         table, page = "docs/reference/clauses/promises.toml", "docs/reference/promises.md"

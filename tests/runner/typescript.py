@@ -1,4 +1,4 @@
-"""Runs the tests of the TypeScript client, on a copy of its sources and with modules from outside of the clone."""
+"""Runs the tests of the TypeScript client on a copy of its sources, with modules from the cache."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from .outcome import Ledger, Outcome, Status
 from .process import Finished, Watchdog
 
-# The compiler is a check as well: of the sources, of the tests, and of programs that use the package.
+# The compiler also checks the tests, and programs that use the package.
 PROJECTS = {"build": ".", "tests": "test", "in_a_browser": "test/consumers/browser", "in_node": "test/consumers/node"}
 MADE = ("node_modules", "dist", "test-dist")
 
 
 def parse_junit(text: str, module: str) -> list[Outcome]:
-    """Reads node's report of one file. A test is called `typescript::module::its_name_in_words`."""
+    """Parses the report of Node.js on one file. A test is called `typescript::module::its_name_in_words`."""
     return list(_outcomes(xml.fromstring(text), f"typescript::{module}"))
 
 
@@ -39,7 +39,7 @@ def _outcomes(parent: xml.Element, place: str) -> Iterator[Outcome]:
 
 @dataclass(frozen=True)
 class TypeScript:
-    """The package, where its modules are kept, and the server that it is tried on."""
+    """The package, the directory of its modules, and the server for its tests."""
 
     ledger: Ledger
     watchdog: Watchdog
@@ -73,7 +73,7 @@ class TypeScript:
         module = test.name.removesuffix(".test.js")
         command = ["node", "--test", "--test-timeout=120000", "--test-reporter=junit"]
         command += [f"--test-reporter-destination={report}", str(test)]
-        # An empty name is none: the tests of the server fail without one, they do not look for another.
+        # If the server is missing, the variable is empty, and the tests fail instead of finding another one.
         env = {"SANDBOX_AGENT_BIN": str(self.server or "")}
         report.unlink(missing_ok=True)
         done = self.watchdog.run(command, cwd=copy, env=env, limit=self.limit)
@@ -86,11 +86,11 @@ class TypeScript:
         if not outcomes or (not done.ok and not any(outcome.status is Status.FAILED for outcome in outcomes)):
             self._failed(f"typescript::{module}", done)
         for process in done.left_behind:
-            self.ledger.note(f"typescript::{module} left a process running, which was ended: {process}")
+            self.ledger.note(f"typescript::{module} left a process running, which was killed: {process}")
         print(f"  {len(outcomes):5} tests  {done.seconds:7.1f} s  typescript::{module}", flush=True)
 
     def _modules(self) -> Path | None:
-        """The modules that the lock names, fetched once for each content of it."""
+        """The modules of the lock file, downloaded once for each version of it."""
         named = [self.package / name for name in ("package.json", "package-lock.json", ".npmrc")]
         key = hashlib.sha256(b"\0".join(file.read_bytes() for file in named)).hexdigest()[:16]
         directory = self.cache / "node" / f"sdk-{key}"

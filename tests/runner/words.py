@@ -1,4 +1,4 @@
-"""The vocabulary: words that have a standard one, and type names that tell too little."""
+"""The vocabulary: words that have a standard term, and names that say too little."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from pathlib import Path
 from .clauses import CLAUSES, MARK, NOT_OURS, PAGES
 
 WORDS = Path("tests/words.toml")
-# Where our own text is.
+# The directories that are checked.
 ROOTS = ("crates", "tests", "benchmarks", "scripts", "packaging", "docs", "sdk", "proto")
-SUFFIXES = {".rs", ".py", ".ts", ".md", ".sh", ".toml"}
+SUFFIXES = {".rs", ".py", ".ts", ".md", ".sh", ".toml", ".proto"}
+# Scripts in the root have no suffix.
+SCRIPTS = ("quickstart", "install", "package", "test", "bench")
 
 # The id of a clause in its table, and the tests that a page names for it.
 _CLAUSE = re.compile(r"^[\w-]+ = ")
@@ -25,7 +27,7 @@ _TYPE = re.compile(r"^\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|union) (
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words that are not used in text."""
+    """A phrase that is not used in text."""
 
     pattern: re.Pattern[str]
     say: str
@@ -46,7 +48,7 @@ class Phrase:
 
 
 def problems(root: Path) -> list[str]:
-    """Every use of a word or a name that is not ours to use."""
+    """Every use of a phrase or name that the list excludes."""
     table = tomllib.loads((root / WORDS).read_text())
     unchecked = tuple(table["unchecked"]["paths"] + table["unchecked"]["pending"])
     phrases = [Phrase.read(phrase) for phrase in table["phrase"]]
@@ -65,7 +67,7 @@ def problems(root: Path) -> list[str]:
                 declared[found[1]].append(name)
     for kind, files in sorted(declared.items()):
         if kind in table["types"]["names"]:
-            wrong += [f"{file}: {kind} is not a noun that tells what it is" for file in files]
+            wrong += [f"{file}: {kind} is not a noun that says what it is" for file in files]
         elif len(files) > table["types"]["most"]:
             wrong.append(f"{kind} is declared {len(files)} times: {', '.join(sorted(set(files)))}")
     return wrong
@@ -91,7 +93,8 @@ def _without_ids(name: str, line: str) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    yield from sorted(path for path in root.glob("*.md"))
+    yield from sorted(root.glob("*.md"))
+    yield from (path for name in SCRIPTS if (path := root / name).is_file())
     for start in ROOTS:
         for directory, below, files in os.walk(root / start):
             below[:] = sorted(set(below) - NOT_OURS)

@@ -1,6 +1,6 @@
 //! Checks the test vectors of the published API against our types and our descriptors.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 use carrel_api::DESCRIPTORS;
 use carrel_api::agbox::v1;

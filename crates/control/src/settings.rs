@@ -81,7 +81,7 @@ pub struct Caller {
 // === impl ControlSettings ===
 
 impl ControlSettings {
-    /// Takes over what does not change on a reload.
+    /// Keeps the settings of `former` that a reload does not change.
     pub(crate) fn with_fixed_parts_of(self, former: &Self) -> Self {
         Self { clock: former.clock.clone(), descriptors: former.descriptors.clone(), ..self }
     }

@@ -1,4 +1,4 @@
-//! Takes over a home from a daemon that a command started, because one that the user starts has precedence.
+//! Replaces a daemon that a command started: one that the user starts has precedence.
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Fuzzes the unpacker with random bytes and damaged archives: it never panics and never escapes.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Unpacking gives the same tree as the system's tar.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 mod support;
 #[path = "support/trees.rs"]

@@ -1,6 +1,6 @@
 //! The unpack process: its result, its confinement, and its exit.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 mod support;
 

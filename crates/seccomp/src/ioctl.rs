@@ -33,6 +33,6 @@ pub(super) const KNOWN: &[u32] = &[
     0x8004_5200,
 ];
 
-/// What is refused in so many words: `TIOCSTI` types into a terminal in the name of its user, `TIOCLINUX` pastes into
-/// it, `TIOCCONS` takes over the console's output, `TIOCSETD` has the kernel load a driver.
+/// What is refused explicitly: `TIOCSTI` types into a terminal in the name of its user, `TIOCLINUX` pastes into it,
+/// `TIOCCONS` redirects the console's output, `TIOCSETD` has the kernel load a driver.
 pub(super) const DANGEROUS: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];

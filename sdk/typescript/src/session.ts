@@ -85,7 +85,7 @@ export class Session {
           const { message } = event.data;
           if (isParsed(message) && message.role === "assistant") text = textOf(message) || text;
         } else {
-          outcome = this.#heard(event, outcome, answers, options);
+          outcome = this.#handleEvent(event, outcome, answers, options);
         }
         if (outcome === "waiting" && !answers.pending) break;
       }
@@ -102,8 +102,8 @@ export class Session {
     return { text, events, outcome };
   }
 
-  /** The turn's outcome after this event, if it has ended; requests are answered on the way. */
-  #heard({ data }: FullEvent, outcome: Outcome, answers: Answers, options: PromptOptions): Outcome {
+  /** Handles an event, and answers requests. Returns the outcome of the turn if it has ended. */
+  #handleEvent({ data }: FullEvent, outcome: Outcome, answers: Answers, options: PromptOptions): Outcome {
     const { onPermission, onQuestion } = options;
     if (data.turnEnded) return data.turnEnded.outcome;
     if (data.sessionEnded && (outcome === undefined || outcome === "waiting")) return "failed";

@@ -152,8 +152,8 @@ test("an unreachable server is a connection error", async (t) => {
 
 test("an aborted request fails with its own reason", async (t) => {
   const controller = new AbortController();
-  const { agent } = await client(t, () => controller.abort(new Error("called off")));
-  await assert.rejects(agent.listAgents({ signal: controller.signal }), /called off/);
+  const { agent } = await client(t, () => controller.abort(new Error("cancelled")));
+  await assert.rejects(agent.listAgents({ signal: controller.signal }), /cancelled/);
 });
 
 //= agents.sdk.server-mode-connect-base
@@ -183,8 +183,8 @@ test("connect times out on a server that does not respond", async (t) => {
 
 test("a signal cancels connect", async (t) => {
   const controller = new AbortController();
-  const server = await serve(t, () => controller.abort(new Error("called off")));
-  await assert.rejects(SandboxAgent.connect({ baseUrl: server.url, signal: controller.signal }), /called off/);
+  const server = await serve(t, () => controller.abort(new Error("cancelled")));
+  await assert.rejects(SandboxAgent.connect({ baseUrl: server.url, signal: controller.signal }), /cancelled/);
 });
 
 test("a custom fetch is used for all requests", async () => {

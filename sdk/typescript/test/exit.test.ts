@@ -44,7 +44,7 @@ test("a server stops when its program exits", async (t) => {
 });
 
 for (const ending of ["throws", "rejects"]) {
-  test(`a program that ${ending} and does not catch takes its server along`, async (t) => {
+  test(`the server stops when its program ${ending} and does not catch that`, async (t) => {
     assert.deepEqual(await end(t, ending), { said: [], code: 1, by: null });
   });
 }
@@ -57,19 +57,19 @@ function endedBy(signal: NodeJS.Signals) {
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
 //= promises.agents-server.servers-starts-leaves-behind
-test("a program that is ended by SIGINT takes its server along, and was ended by it", endedBy("SIGINT"));
+test("the server stops when SIGINT terminates its program", endedBy("SIGINT"));
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
 //= promises.agents-server.servers-starts-leaves-behind
-test("a program that is ended by SIGTERM takes its server along, and was ended by it", endedBy("SIGTERM"));
+test("the server stops when SIGTERM terminates its program", endedBy("SIGTERM"));
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
 //= promises.agents-server.servers-starts-leaves-behind
-test("a program that is ended by SIGHUP takes its server along, and was ended by it", endedBy("SIGHUP"));
+test("the server stops when SIGHUP terminates its program", endedBy("SIGHUP"));
 
 //= agents.sdk.dispose-sends-sigterm-sigkill
 //= promises.agents-server.servers-starts-leaves-behind
-test("a program that is killed takes its server along, and was killed", endedBy("SIGKILL"));
+test("the server stops when SIGKILL terminates its program", endedBy("SIGKILL"));
 
 test("a program with a signal handler decides what happens", async (t) => {
   assert.deepEqual(await end(t, "listens-once", "SIGTERM"), { said: ["health ok"], code: 7, by: null });
@@ -80,7 +80,7 @@ test("a program that handles Ctrl-C also decides for its server", async (t) => {
   assert.deepEqual(await end(t, "listens-once", "SIGINT", group), { said: ["health ok"], code: 7, by: null });
 });
 
-test("a program whose other listener waits to be the only one is ended by its signal", async (t) => {
+test("a program with a listener that expects to be the only one is terminated by its signal", async (t) => {
   assert.deepEqual(await end(t, "signal-exit", "SIGTERM"), { said: ["cleaned up"], code: null, by: "SIGTERM" });
 });
 

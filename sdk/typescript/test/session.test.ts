@@ -103,10 +103,10 @@ test("an aborted prompt does not wait for a callback", async (t) => {
   const { session: one } = await session(t, [ASKED, ENDED]);
   const controller = new AbortController();
   const onPermission = () => {
-    controller.abort(new Error("called off"));
+    controller.abort(new Error("cancelled"));
     return new Promise<never>(() => undefined);
   };
-  await assert.rejects(one.prompt("hello", { signal: controller.signal, onPermission }), /called off/);
+  await assert.rejects(one.prompt("hello", { signal: controller.signal, onPermission }), /cancelled/);
 });
 
 test("all requests with callbacks are answered before a prompt returns as waiting", async (t) => {
@@ -154,6 +154,6 @@ test("a crash of the agent fails the prompt", async (t) => {
 test("an aborted prompt fails with its own reason", async (t) => {
   const { session: one } = await session(t, [say("assistant", "a"), ASKED]);
   const controller = new AbortController();
-  const onEvent = () => controller.abort(new Error("called off"));
-  await assert.rejects(one.prompt("hello", { signal: controller.signal, onEvent }), /called off/);
+  const onEvent = () => controller.abort(new Error("cancelled"));
+  await assert.rejects(one.prompt("hello", { signal: controller.signal, onEvent }), /cancelled/);
 });

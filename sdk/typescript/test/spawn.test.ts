@@ -142,12 +142,12 @@ test("a program has fifteen seconds to be healthy by default", async (t) => {
 //= agents.sdk.sandboxagent-connect-sandboxagent-start
 test("a signal cancels the wait and stops the server", async (t) => {
   const controller = new AbortController();
-  const onLog = () => controller.abort(new Error("called off"));
+  const onLog = () => controller.abort(new Error("cancelled"));
   const started = SandboxAgent.start({
     spawn: { binaryPath: fake(t), env: { FAKE: "never" }, log: "pipe", onLog, timeoutMs: 2 ** 30 },
     signal: controller.signal,
   });
-  await assert.rejects(started, /called off/);
+  await assert.rejects(started, /cancelled/);
 });
 
 test("a taken port is retried a limited number of times", async (t) => {
@@ -176,7 +176,7 @@ for (const [who, letsIn] of [["accepts every token", true], ["has another token"
     const port = Number(new URL(url).port);
     const started = spawnSandboxAgent({ binaryPath: fake(t), port, env: { FAKE: "never" }, timeoutMs: 2 ** 30 });
     await assert.rejects(started, /does not accept our token/);
-    if (letsIn) assert.ok(received.every(({ headers }) => headers.authorization === undefined), "it has heard the token");
+    if (letsIn) assert.ok(received.every(({ headers }) => headers.authorization === undefined), "the other server received the token");
   });
 }
 

@@ -75,9 +75,9 @@ test("a prompt can be aborted between two attempts", async (t) => {
   const controller = new AbortController();
   const { agent, received } = await client(t, (_, response) => {
     response.destroy();
-    controller.abort(new Error("called off"));
+    controller.abort(new Error("cancelled"));
   });
-  await assert.rejects(agent.postMessage("s", "hello", { signal: controller.signal }), /called off/);
+  await assert.rejects(agent.postMessage("s", "hello", { signal: controller.signal }), /cancelled/);
   assert.equal(received.length, 1);
 });
 

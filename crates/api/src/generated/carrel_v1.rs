@@ -5,7 +5,7 @@ pub struct StartExecRequest {
     pub sandbox_id: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "2")]
     pub command: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Empty is `/workspace`.
+    /// The working directory; empty is the default of the sandbox.
     #[prost(string, tag = "3")]
     pub cwd: ::prost::alloc::string::String,
     #[prost(btree_map = "string, string", tag = "4")]
@@ -13,19 +13,19 @@ pub struct StartExecRequest {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// Empty is one of the daemon's choice.
+    /// If empty, the daemon generates an id.
     #[prost(string, tag = "5")]
     pub exec_id: ::prost::alloc::string::String,
-    /// `name`, `uid`, `name:group` or `uid:gid`; empty is the user that execs run as.
+    /// `name`, `uid`, `name:group` or `uid:gid`; empty is the default user of the sandbox.
     #[prost(string, tag = "6")]
     pub user: ::prost::alloc::string::String,
-    /// A terminal of that size. Absent is none.
+    /// Allocates a terminal of this size. Absent: no terminal.
     #[prost(message, optional, tag = "7")]
     pub terminal: ::core::option::Option<TerminalSize>,
-    /// Whether its input stays open, to be written to. Otherwise it is empty.
+    /// Keeps standard input open for a client to write to; otherwise it is empty.
     #[prost(bool, tag = "8")]
     pub stdin: bool,
-    /// How long it may take; absent is for ever. The time in which the sandbox is paused does not count.
+    /// The maximum run time, not counting the time during which the sandbox is paused. Absent: unlimited.
     #[prost(message, optional, tag = "9")]
     pub timeout: ::core::option::Option<::prost_types::Duration>,
 }
@@ -40,12 +40,12 @@ pub struct TerminalSize {
 pub struct StartExecResponse {
     #[prost(string, tag = "1")]
     pub exec_id: ::prost::alloc::string::String,
-    /// Files of the host with its output.
+    /// The files on the daemon's host that receive the output.
     #[prost(string, tag = "2")]
     pub stdout_log_path: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub stderr_log_path: ::prost::alloc::string::String,
-    /// A sequence of the sandbox that was read no later: where to subscribe from.
+    /// An event sequence of the sandbox that precedes all events of this exec: subscribe from here.
     #[prost(uint64, tag = "4")]
     pub last_event_sequence: u64,
 }
@@ -58,19 +58,19 @@ pub struct AttachExecRequest {
 pub mod attach_exec_request {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Message {
-        /// The first message, and no other.
+        /// The first message, and only the first.
         #[prost(message, tag = "1")]
         Start(super::AttachStart),
-        /// Bytes of input.
+        /// Writes to standard input.
         #[prost(message, tag = "2")]
         Input(super::AttachInput),
-        /// The end of the input, behind what was given.
+        /// Closes standard input after everything written so far.
         #[prost(message, tag = "3")]
         Close(super::AttachClose),
-        /// The terminal has another size.
+        /// Resizes the terminal.
         #[prost(message, tag = "4")]
         Resize(super::TerminalSize),
-        /// A signal for the process group.
+        /// Sends a signal to the process group of the command.
         #[prost(message, tag = "5")]
         Signal(super::AttachSignal),
     }
@@ -79,7 +79,7 @@ pub mod attach_exec_request {
 pub struct AttachStart {
     #[prost(string, tag = "1")]
     pub exec_id: ::prost::alloc::string::String,
-    /// The first byte of standard output that is wanted; absent is none of it.
+    /// The offset in standard output to start at. Absent: standard output is not streamed.
     #[prost(uint64, optional, tag = "2")]
     pub stdout_offset: ::core::option::Option<u64>,
     /// The same for standard error.
@@ -87,7 +87,7 @@ pub struct AttachStart {
     pub stderr_offset: ::core::option::Option<u64>,
     #[prost(enumeration = "InputWish", tag = "4")]
     pub input: i32,
-    /// Whether the command has to wait rather than that something of it is missed.
+    /// Blocks the command while this client is slow, so that the client misses no output.
     #[prost(bool, tag = "5")]
     pub hold: bool,
 }
@@ -113,22 +113,22 @@ pub struct AttachExecResponse {
 pub mod attach_exec_response {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Message {
-        /// It wrote something.
+        /// A chunk of output.
         #[prost(message, tag = "1")]
         Output(super::AttachOutput),
-        /// Something that it wrote is not kept.
+        /// A range of the output that is no longer kept.
         #[prost(message, tag = "2")]
         Cut(super::AttachCut),
-        /// Its input was given to this stream, or taken from it.
+        /// This stream acquired or lost standard input.
         #[prost(message, tag = "3")]
         Input(super::AttachInputState),
-        /// Input has been accepted.
+        /// Input was accepted.
         #[prost(message, tag = "4")]
         Accepted(super::AttachAccepted),
-        /// What the client asked for could not be done; the stream goes on.
+        /// A request of the client failed. The stream stays open.
         #[prost(message, tag = "5")]
         Refused(super::AttachRefused),
-        /// It has ended, and everything that was asked for is told. Nothing follows.
+        /// The exec has ended and all requested output was sent. This is the last message.
         #[prost(message, tag = "6")]
         End(super::AttachEnd),
     }
@@ -137,7 +137,7 @@ pub mod attach_exec_response {
 pub struct AttachOutput {
     #[prost(enumeration = "Stream", tag = "1")]
     pub stream: i32,
-    /// The place of the first byte.
+    /// The offset of the first byte.
     #[prost(uint64, tag = "2")]
     pub offset: u64,
     #[prost(bytes = "bytes", tag = "3")]
@@ -147,33 +147,34 @@ pub struct AttachOutput {
 pub struct AttachCut {
     #[prost(enumeration = "Stream", tag = "1")]
     pub stream: i32,
-    /// The first byte that is not kept.
+    /// The offset of the first missing byte.
     #[prost(uint64, tag = "2")]
     pub from: u64,
-    /// The first byte behind those.
+    /// The offset of the first byte after the missing range.
     #[prost(uint64, tag = "3")]
     pub to: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachInputState {
-    /// Whether this stream holds the input.
+    /// Whether this stream holds standard input.
     #[prost(bool, tag = "1")]
     pub held: bool,
-    /// Bytes of input that the command has been given so far.
+    /// The number of input bytes that were written to the command so far.
     #[prost(uint64, tag = "2")]
     pub written: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachAccepted {
-    /// Bytes of input of this stream that were accepted so far.
+    /// The number of input bytes of this stream that were accepted so far.
     #[prost(uint64, tag = "1")]
     pub written: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachRefused {
-    /// The word for programs.
+    /// The machine-readable reason.
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
+    /// The human-readable description.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
@@ -181,16 +182,16 @@ pub struct AttachRefused {
 pub struct AttachEnd {
     #[prost(enumeration = "EndKind", tag = "1")]
     pub kind: i32,
-    /// As a shell would give it.
+    /// The exit code as a shell reports it.
     #[prost(int32, tag = "2")]
     pub exit_code: i32,
-    /// The signal that ended it; 0 is none.
+    /// The signal that terminated the command; 0 if none did.
     #[prost(int32, tag = "3")]
     pub signal: i32,
-    /// What there is to say about it.
+    /// A human-readable description; empty if there is nothing to add.
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
-    /// How many bytes it wrote.
+    /// The number of bytes that the command wrote.
     #[prost(uint64, tag = "5")]
     pub stdout_length: u64,
     #[prost(uint64, tag = "6")]
@@ -200,13 +201,13 @@ pub struct AttachEnd {
 pub struct ReadFileRequest {
     #[prost(string, tag = "1")]
     pub sandbox_id: ::prost::alloc::string::String,
-    /// Absolute.
+    /// An absolute path.
     #[prost(string, tag = "2")]
     pub path: ::prost::alloc::string::String,
-    /// The first byte that is wanted.
+    /// The offset of the first byte to read.
     #[prost(uint64, tag = "3")]
     pub offset: u64,
-    /// How many at most; absent is all.
+    /// The maximum number of bytes to read. Absent: up to the end of the file.
     #[prost(uint64, optional, tag = "4")]
     pub length: ::core::option::Option<u64>,
 }
@@ -220,7 +221,7 @@ pub struct OpenDiskRequest {
     #[prost(string, tag = "1")]
     pub sandbox_id: ::prost::alloc::string::String,
 }
-/// One message, and then nothing until the end.
+/// Sent once; then the stream stays open until one side closes it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenDiskResponse {
     /// The socket of the agent, on the daemon's host.
@@ -236,10 +237,10 @@ pub struct WriteFileRequest {
 pub mod write_file_request {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Message {
-        /// The first message, and no other.
+        /// The first message, and only the first.
         #[prost(message, tag = "1")]
         Start(super::WriteStart),
-        /// A piece.
+        /// A chunk of the contents, at most 64 KiB.
         #[prost(bytes, tag = "2")]
         Data(::prost::bytes::Bytes),
     }
@@ -248,19 +249,19 @@ pub mod write_file_request {
 pub struct WriteStart {
     #[prost(string, tag = "1")]
     pub sandbox_id: ::prost::alloc::string::String,
-    /// Absolute.
+    /// An absolute path.
     #[prost(string, tag = "2")]
     pub path: ::prost::alloc::string::String,
-    /// Permissions, for a file that is new; absent is what the sandbox does by itself.
+    /// The mode of the file if it is created. Absent: the default of the sandbox.
     #[prost(uint32, optional, tag = "3")]
     pub mode: ::core::option::Option<u32>,
-    /// Whose it is, if it is new; empty is the user that execs run as.
+    /// The user that opens the file, and owns it if it is created; empty is `agbox`.
     #[prost(string, tag = "4")]
     pub user: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WriteFileResponse {
-    /// How many bytes the file has now.
+    /// The size of the file in bytes.
     #[prost(uint64, tag = "1")]
     pub size: u64,
 }
@@ -280,25 +281,25 @@ pub struct UnpauseSandboxRequest {
 pub struct UnpauseSandboxResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchSandboxesRequest {
-    /// All of these have to fit; none fits everything.
+    /// A sandbox matches if it has all of these labels; an empty selector matches every sandbox.
     #[prost(btree_map = "string, string", tag = "1")]
     pub label_selector: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// Events after this position; 0 is all that is kept, absent only what comes.
+    /// Streams the events after this position; 0 is from the oldest event that is kept. Absent: only new events.
     #[prost(uint64, optional, tag = "2")]
     pub from_position: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchSandboxesResponse {
-    /// Its place among the events of all sandboxes: later ones are higher.
+    /// The position in the log of all sandboxes. Positions increase.
     #[prost(uint64, tag = "1")]
     pub position: u64,
-    /// Absent if `pause` is there.
+    /// Absent if `pause` is set.
     #[prost(message, optional, tag = "2")]
     pub event: ::core::option::Option<super::super::agbox::v1::SandboxEvent>,
-    /// A pause, which the published API has no event for.
+    /// A pause or its end, for which agbox.v1 has no event.
     #[prost(message, optional, tag = "3")]
     pub pause: ::core::option::Option<PauseChange>,
 }
@@ -306,28 +307,28 @@ pub struct WatchSandboxesResponse {
 pub struct WatchSandboxRequest {
     #[prost(string, tag = "1")]
     pub sandbox_id: ::prost::alloc::string::String,
-    /// Events after this sequence; 0 is all that is kept.
+    /// Streams the events after this sequence; 0 is from the oldest event that is kept.
     #[prost(uint64, tag = "2")]
     pub from_sequence: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchSandboxResponse {
-    /// Its place among the events of all sandboxes: later ones are higher.
+    /// The position in the log of all sandboxes. Positions increase.
     #[prost(uint64, tag = "1")]
     pub position: u64,
-    /// Absent if `pause` is there.
+    /// Absent if `pause` is set.
     #[prost(message, optional, tag = "2")]
     pub event: ::core::option::Option<super::super::agbox::v1::SandboxEvent>,
-    /// A pause, which the published API has no event for.
+    /// A pause or its end, for which agbox.v1 has no event.
     #[prost(message, optional, tag = "3")]
     pub pause: ::core::option::Option<PauseChange>,
 }
-/// A sandbox was paused, or continues. A stop ends a pause as well.
+/// A sandbox was paused or unpaused. A stop also ends a pause.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PauseChange {
     #[prost(string, tag = "1")]
     pub sandbox_id: ::prost::alloc::string::String,
-    /// Its place among the events of that sandbox, which the published API leaves out.
+    /// The sequence of the event in its sandbox. Subscribers of agbox.v1 do not see this sequence.
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
     #[prost(message, optional, tag = "3")]
@@ -337,7 +338,7 @@ pub struct PauseChange {
     /// Why it is paused: `user` or `host_disk`.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
-    /// What there is to say about it.
+    /// The human-readable description.
     #[prost(string, tag = "6")]
     pub message: ::prost::alloc::string::String,
 }
@@ -345,7 +346,7 @@ pub struct PauseChange {
 pub struct SetIdleTtlRequest {
     #[prost(string, tag = "1")]
     pub sandbox_id: ::prost::alloc::string::String,
-    /// Absent is what the daemon says, 0 for ever.
+    /// Absent: the default of the daemon. 0: never stopped for being idle.
     #[prost(message, optional, tag = "2")]
     pub idle_ttl: ::core::option::Option<::prost_types::Duration>,
 }
@@ -362,98 +363,100 @@ pub struct InspectSandboxResponse {
     pub sandbox: ::core::option::Option<super::super::agbox::v1::SandboxHandle>,
     #[prost(enumeration = "DesiredState", tag = "2")]
     pub desired: i32,
-    /// What everything of it on the host is named by, from one start to the next.
+    /// The name of the sandbox's current or last start. What belongs to a start on the host carries its name.
     #[prost(string, tag = "3")]
     pub incarnation: ::prost::alloc::string::String,
-    /// The user who had it made.
+    /// The uid of the user who created the sandbox.
     #[prost(uint32, tag = "4")]
     pub owner: u32,
-    /// Why it stops, has stopped or is deleted.
+    /// Why the sandbox is being stopped or deleted, or was stopped.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
-    /// What it was made from, as it was found to be right.
+    /// The validated spec.
     #[prost(message, optional, tag = "6")]
     pub spec: ::core::option::Option<super::super::agbox::v1::CreateSpec>,
-    /// How long it may be idle; absent is what the daemon says, 0 for ever.
+    /// How long the sandbox may be idle. Absent: the default of the daemon. 0: never stopped for being idle.
     #[prost(message, optional, tag = "7")]
     pub idle_ttl: ::core::option::Option<::prost_types::Duration>,
-    /// When it was last seen to do something.
+    /// When the sandbox was last seen active.
     #[prost(message, optional, tag = "8")]
     pub active_at: ::core::option::Option<::prost_types::Timestamp>,
     #[prost(message, optional, tag = "9")]
     pub limits: ::core::option::Option<Limits>,
-    /// Only while it runs.
+    /// Set while the sandbox is ready.
     #[prost(message, optional, tag = "10")]
     pub running: ::core::option::Option<Running>,
-    /// Execs that have not ended.
+    /// Running execs.
     #[prost(message, repeated, tag = "11")]
     pub execs: ::prost::alloc::vec::Vec<super::super::agbox::v1::ExecStatus>,
-    /// When it is resumed without a request.
     #[prost(enumeration = "RestartPolicy", tag = "12")]
     pub restart: i32,
-    /// What is not as it was asked for, and is retried until it is. Only while it runs.
+    /// What differs from the spec while the sandbox runs. The daemon retries until it succeeds.
     #[prost(message, repeated, tag = "13")]
     pub conditions: ::prost::alloc::vec::Vec<Condition>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Condition {
-    /// The word for programs: `PORT_UNAVAILABLE` for a published port that another program has.
+    /// The machine-readable type: `PORT_UNAVAILABLE` if another program uses a published port.
     #[prost(string, tag = "1")]
     pub r#type: ::prost::alloc::string::String,
+    /// The human-readable description.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
-/// Limits; absent is none of its own.
+/// The resource limits of a spec. If one is absent, the default of the daemon applies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
     /// Thousandths of a processor.
     #[prost(uint32, optional, tag = "1")]
     pub cpu_millis: ::core::option::Option<u32>,
-    /// Bytes.
+    /// Bytes of memory.
     #[prost(uint64, optional, tag = "2")]
     pub memory: ::core::option::Option<u64>,
+    /// Bytes of disk.
     #[prost(uint64, optional, tag = "3")]
     pub disk: ::core::option::Option<u64>,
 }
-/// A sandbox that runs.
+/// The processes and sockets of a running sandbox.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Running {
     #[prost(string, tag = "1")]
     pub agent_socket: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub shim_socket: ::prost::alloc::string::String,
-    /// Its supervisor's process.
+    /// The process id of the shim.
     #[prost(uint32, tag = "3")]
     pub shim_pid: u32,
-    /// Its first process, as the host numbers it.
+    /// The process id, on the host, of the sandbox's pid 1.
     #[prost(uint32, tag = "4")]
     pub pid: u32,
     #[prost(bool, tag = "5")]
     pub paused: bool,
-    /// The release of its supervisor, and of its agent.
+    /// The version of Carrel that the shim belongs to.
     #[prost(string, tag = "6")]
     pub shim_release: ::prost::alloc::string::String,
+    /// The version of the agent.
     #[prost(string, tag = "7")]
     pub agent_version: ::prost::alloc::string::String,
-    /// Limits that were asked for and that the host does not enforce.
+    /// Limits that the host does not enforce.
     #[prost(message, repeated, tag = "8")]
     pub unenforced_limits: ::prost::alloc::vec::Vec<UnenforcedLimit>,
-    /// Why it is paused where nobody asked for that: `host_disk` while the host's disk is nearly full and it writes to it.
+    /// Why the sandbox is paused without a request: `host_disk` if it writes to the host's disk while that is nearly full.
     #[prost(string, tag = "9")]
     pub pause_reason: ::prost::alloc::string::String,
-    /// The same for people, with the numbers.
+    /// The human-readable description of the pause.
     #[prost(string, tag = "10")]
     pub pause_message: ::prost::alloc::string::String,
-    /// What is free on the host's disk and what has to stay free, in bytes, while `pause_reason` is `host_disk`.
+    /// Bytes that are free on the host's disk, and bytes that must stay free. Set while `pause_reason` is `host_disk`.
     #[prost(uint64, optional, tag = "11")]
     pub host_free: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "12")]
     pub host_reserve: ::core::option::Option<u64>,
 }
-/// A limit that was asked for and that the host does not enforce.
+/// A limit of the sandbox that the host does not enforce.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnenforcedLimit {
-    /// "memory", "pids" or "cpu".
+    /// `memory`, `pids` or `cpu`.
     #[prost(string, tag = "1")]
     pub limit: ::prost::alloc::string::String,
     /// What the host lacks.
@@ -464,19 +467,18 @@ pub struct UnenforcedLimit {
 pub struct CreateSandboxRequest {
     #[prost(message, optional, tag = "1")]
     pub request: ::core::option::Option<super::super::agbox::v1::CreateSandboxRequest>,
-    /// It runs, now and whenever it is resumed, although the host cannot enforce a limit. Only for the daemon's own user.
+    /// Starts the sandbox, now and at each resume, even if the host cannot enforce one of its limits. Only for the daemon's own user.
     #[prost(bool, tag = "2")]
     pub allow_unenforced_limits: bool,
     #[prost(enumeration = "RestartPolicy", tag = "3")]
     pub restart: i32,
-    /// The user that its command and its execs run as, unless an exec names another: a name or a number, with or without a
-    /// group. Empty is the user of the image.
+    /// The default user of its command and its execs: a name or a uid, optionally with a group. Empty is the user of the image.
     #[prost(string, tag = "4")]
     pub user: ::prost::alloc::string::String,
-    /// Where its command and its execs start, unless an exec says otherwise: absolute. Empty is /workspace.
+    /// The default working directory of its command and its execs, an absolute path. Empty is `/workspace`.
     #[prost(string, tag = "5")]
     pub workdir: ::prost::alloc::string::String,
-    /// How many processes and threads it may have; 0 is what the daemon says, and nobody but the daemon's own user gets more.
+    /// The maximum number of processes and threads; 0 is the default of the daemon. Only the daemon's own user may exceed that.
     #[prost(uint32, tag = "6")]
     pub pids: u32,
 }
@@ -489,7 +491,7 @@ pub struct CreateSandboxResponse {
 pub struct StopForShutdownRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StopForShutdownResponse {
-    /// Those that stop, as they were before.
+    /// The sandboxes that are being stopped, in the state before the request.
     #[prost(message, repeated, tag = "1")]
     pub sandboxes: ::prost::alloc::vec::Vec<super::super::agbox::v1::SandboxHandle>,
 }
@@ -498,23 +500,31 @@ pub struct GetStatisticsRequest {
     #[prost(string, tag = "1")]
     pub sandbox_id: ::prost::alloc::string::String,
 }
-/// What this host does not count is absent.
+/// Resource usage. A counter that this host does not have is absent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatisticsResponse {
+    /// Bytes of memory in use.
     #[prost(uint64, optional, tag = "1")]
     pub memory_bytes: ::core::option::Option<u64>,
+    /// The peak memory usage in bytes.
     #[prost(uint64, optional, tag = "2")]
     pub memory_peak: ::core::option::Option<u64>,
+    /// Processes that were OOM-killed.
     #[prost(uint64, optional, tag = "3")]
     pub out_of_memory_kills: ::core::option::Option<u64>,
+    /// Processes and threads.
     #[prost(uint64, optional, tag = "4")]
     pub pids: ::core::option::Option<u64>,
+    /// CPU time used, in nanoseconds.
     #[prost(uint64, optional, tag = "5")]
     pub cpu_nanos: ::core::option::Option<u64>,
+    /// Connections to the agent socket.
     #[prost(uint64, tag = "6")]
     pub clients: u64,
+    /// Bytes sent to these clients.
     #[prost(uint64, tag = "7")]
     pub bytes_out: u64,
+    /// Bytes received from these clients.
     #[prost(uint64, tag = "8")]
     pub bytes_in: u64,
     #[prost(bool, tag = "9")]
@@ -533,31 +543,31 @@ pub struct Orphan {
     /// The name of the disk.
     #[prost(string, tag = "1")]
     pub disk: ::prost::alloc::string::String,
-    /// The sandbox that it belonged to; empty if that is not known.
+    /// The sandbox that the disk belonged to; empty if unknown.
     #[prost(string, tag = "2")]
     pub sandbox_id: ::prost::alloc::string::String,
     /// The image of that sandbox.
     #[prost(string, tag = "3")]
     pub image: ::prost::alloc::string::String,
-    /// The user who had it made.
+    /// The uid of the user who created that sandbox.
     #[prost(uint32, tag = "4")]
     pub owner: u32,
-    /// Whether it runs.
+    /// Whether a sandbox runs on the disk.
     #[prost(bool, tag = "5")]
     pub running: bool,
-    /// When it was found to be unknown.
+    /// When the disk was found.
     #[prost(message, optional, tag = "6")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it is removed, unless a person decides before. Absent is never.
+    /// When the disk will be removed unless it is adopted. Absent: never.
     #[prost(message, optional, tag = "7")]
     pub removed_at: ::core::option::Option<::prost_types::Timestamp>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AdoptOrphanRequest {
-    /// The name of the disk, or of the sandbox that it belonged to.
+    /// The name of the disk, or the id of the sandbox that it belonged to.
     #[prost(string, tag = "1")]
     pub orphan: ::prost::alloc::string::String,
-    /// Its id from now on; empty is its former one.
+    /// The id of the new sandbox; empty is the former id.
     #[prost(string, tag = "2")]
     pub sandbox_id: ::prost::alloc::string::String,
 }
@@ -568,7 +578,7 @@ pub struct AdoptOrphanResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveOrphanRequest {
-    /// The name of the disk, or of the sandbox that it belonged to.
+    /// The name of the disk, or the id of the sandbox that it belonged to.
     #[prost(string, tag = "1")]
     pub orphan: ::prost::alloc::string::String,
 }
@@ -586,17 +596,17 @@ pub struct GetExecOutputResponse {
     #[prost(message, optional, tag = "2")]
     pub stderr: ::core::option::Option<OutputLog>,
 }
-/// What is kept of one output of an exec.
+/// The log file of one output stream of an exec.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutputLog {
-    /// The file on the daemon's host.
+    /// The path on the daemon's host.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
-    /// How many bytes the file has.
+    /// The size of the file in bytes.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
-    /// How many bytes were trimmed: the quota of the sandbox, `retention.logs_age` or `carrel prune --logs` removed them. Of an
-    /// exec that runs it is known when it has ended.
+    /// How many bytes were removed: by the output quota of the sandbox, `retention.logs_age` or `carrel prune --logs`. Known only
+    /// after the exec has ended.
     #[prost(uint64, tag = "3")]
     pub trimmed_bytes: u64,
 }
@@ -610,51 +620,52 @@ pub struct ListExecsResponse {
     #[prost(message, optional, tag = "1")]
     pub exec: ::core::option::Option<ExecRecord>,
 }
-/// What is kept of an exec.
+/// The record of an exec.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExecRecord {
     #[prost(string, tag = "1")]
     pub exec_id: ::prost::alloc::string::String,
     #[prost(enumeration = "super::super::agbox::v1::ExecState", tag = "2")]
     pub state: i32,
-    /// Its program and arguments; of a long command only the beginning.
+    /// The program and its arguments; a long command is truncated.
     #[prost(string, repeated, tag = "3")]
     pub command: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "4")]
     pub cwd: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "5")]
     pub created_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Absent while it runs.
+    /// Absent while the exec runs.
     #[prost(message, optional, tag = "6")]
     pub ended_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// How it ended: exited, signalled, timed_out, cancelled, out_of_memory, never_ran or sandbox_ended; empty while it runs.
+    /// `exited`, `signalled`, `timed_out`, `cancelled`, `out_of_memory`, `never_ran` or `sandbox_ended`; empty while the exec runs.
     #[prost(string, tag = "7")]
     pub outcome: ::prost::alloc::string::String,
-    /// As a shell would give it. Meant only when it has ended.
+    /// The exit code as a shell reports it. Valid after the exec has ended.
     #[prost(int32, tag = "8")]
     pub exit_code: i32,
-    /// The signal that ended it; 0 if none did.
+    /// The signal that terminated the command; 0 if none did.
     #[prost(int32, tag = "9")]
     pub signal: i32,
+    /// A human-readable description; empty if there is nothing to add.
     #[prost(string, tag = "10")]
     pub message: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PruneLogsRequest {
-    /// Only what was last written longer ago; absent is all.
+    /// Removes only files that were last written longer ago than this. Absent: all.
     #[prost(message, optional, tag = "1")]
     pub older_than: ::core::option::Option<::prost_types::Duration>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PruneLogsResponse {
-    /// How many files were removed.
+    /// The number of files that were removed.
     #[prost(uint64, tag = "1")]
     pub files: u64,
-    /// How many bytes of the disk they took.
+    /// The disk space in bytes that they used.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
-/// An output of an exec.
+/// An output stream of an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Stream {
@@ -686,15 +697,15 @@ impl Stream {
         }
     }
 }
-/// Whether one who follows an exec wants its input.
+/// Whether a client that attaches to an exec acquires its standard input. One client holds it at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum InputWish {
-    /// No.
+    /// Does not acquire it.
     Unspecified = 0,
-    /// If nobody holds it.
+    /// Acquires it unless another client holds it.
     Ask = 1,
-    /// In any case: whoever holds it loses it.
+    /// Acquires it in any case; a client that holds it loses it.
     Take = 2,
 }
 impl InputWish {
@@ -719,7 +730,7 @@ impl InputWish {
         }
     }
 }
-/// In which way an exec ended.
+/// How an exec ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum EndKind {
@@ -764,7 +775,7 @@ impl EndKind {
         }
     }
 }
-/// What was last asked for.
+/// The state that was last requested for a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum DesiredState {
@@ -797,15 +808,15 @@ impl DesiredState {
         }
     }
 }
-/// When a sandbox is resumed without a request.
+/// When the daemon resumes a sandbox without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum RestartPolicy {
-    /// What the configuration of the sandbox says, or else never.
+    /// As the sandbox's configuration specifies; by default never.
     Unspecified = 0,
     /// Never.
     No = 1,
-    /// When the host boots after it stopped the sandbox: by an orderly shutdown or without one.
+    /// When the host boots, if a shutdown or crash of the host stopped the sandbox.
     OnBoot = 2,
 }
 impl RestartPolicy {
@@ -841,9 +852,10 @@ pub mod sandboxes_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Sandboxes from near by: what a command reads and writes as streams, files, and everything that is known.
+    /// Sandboxes manages sandboxes in ways that agbox.v1.SandboxService does not offer: streams of commands, files, events across
+    /// sandboxes, and the details of a sandbox.
     ///
-    /// Bytes come in pieces of at most 64 KiB in both directions, and no faster than they are taken.
+    /// A message of a stream carries at most 64 KiB of data. Streams are flow-controlled: a slow reader slows down the sender.
     #[derive(Debug, Clone)]
     pub struct SandboxesClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -913,7 +925,7 @@ pub mod sandboxes_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Makes a sandbox as agbox.v1.SandboxService does, with what cannot be said there.
+        /// Creates a sandbox as agbox.v1.SandboxService does, with additional options.
         pub async fn create_sandbox(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateSandboxRequest>,
@@ -938,7 +950,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "CreateSandbox"));
             self.inner.unary(req, path, codec).await
         }
-        /// Accepts a command, as CreateExec does, with a user, a terminal, an input and a limit of time.
+        /// Accepts an exec as agbox.v1.SandboxService.CreateExec does, with a user, a terminal, standard input and a timeout.
         pub async fn start_exec(
             &mut self,
             request: impl tonic::IntoRequest<super::StartExecRequest>,
@@ -963,8 +975,8 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "StartExec"));
             self.inner.unary(req, path, codec).await
         }
-        /// Follows a command: the client says which first, then what goes in; the server says what comes out, and how it ended. To leave
-        /// is to break off: the command goes on.
+        /// Attaches to an exec. The client names the exec in its first message and then sends input; the server sends output, and how
+        /// the exec ended. The exec continues if the client closes the stream.
         pub async fn attach_exec(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::AttachExecRequest>,
@@ -989,7 +1001,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "AttachExec"));
             self.inner.streaming(req, path, codec).await
         }
-        /// The content of a file. The sandbox is ready, or it has stopped and could be resumed.
+        /// Streams the contents of a file. The sandbox is ready, or it is stopped and can be resumed.
         pub async fn read_file(
             &mut self,
             request: impl tonic::IntoRequest<super::ReadFileRequest>,
@@ -1014,9 +1026,9 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "ReadFile"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Makes the files of a sandbox readable through an agent of its own although it has stopped. The agent is there until the client
-        /// leaves; a resume or a deletion of the sandbox ends it earlier, and the stream with UNAVAILABLE. If the sandbox is ready, it is
-        /// the agent of the sandbox.
+        /// Opens the files of a sandbox for reading, even while it is stopped, and returns the socket of the agent that serves them. If
+        /// the sandbox is ready, that is its own agent. Otherwise an agent is started, which runs until the client closes the stream; if
+        /// the sandbox is resumed or deleted first, the stream ends with UNAVAILABLE.
         pub async fn open_disk(
             &mut self,
             request: impl tonic::IntoRequest<super::OpenDiskRequest>,
@@ -1041,7 +1053,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "OpenDisk"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// A file, from the pieces that the client sends: the first message says which. What is in it goes.
+        /// Creates or replaces a file. The first message names the file, the others carry its contents.
         pub async fn write_file(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::WriteFileRequest>,
@@ -1066,7 +1078,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "WriteFile"));
             self.inner.client_streaming(req, path, codec).await
         }
-        /// Stops all processes of a sandbox where they are.
+        /// Freezes all processes of a sandbox.
         pub async fn pause_sandbox(
             &mut self,
             request: impl tonic::IntoRequest<super::PauseSandboxRequest>,
@@ -1091,7 +1103,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "PauseSandbox"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lets them continue.
+        /// Lets the processes of a paused sandbox continue.
         pub async fn unpause_sandbox(
             &mut self,
             request: impl tonic::IntoRequest<super::UnpauseSandboxRequest>,
@@ -1116,7 +1128,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "UnpauseSandbox"));
             self.inner.unary(req, path, codec).await
         }
-        /// The events of all sandboxes that have the labels, in the order in which they were recorded.
+        /// Streams the events of all sandboxes that match a label selector, in the order in which they were recorded.
         pub async fn watch_sandboxes(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchSandboxesRequest>,
@@ -1141,7 +1153,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "WatchSandboxes"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// The events of one sandbox, with those that the published API does not know.
+        /// Streams the events of one sandbox, including those that agbox.v1 does not have.
         pub async fn watch_sandbox(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchSandboxRequest>,
@@ -1166,7 +1178,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "WatchSandbox"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Changes how long a sandbox may be idle.
+        /// Sets how long a sandbox may be idle before it is stopped.
         pub async fn set_idle_ttl(
             &mut self,
             request: impl tonic::IntoRequest<super::SetIdleTtlRequest>,
@@ -1191,7 +1203,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "SetIdleTtl"));
             self.inner.unary(req, path, codec).await
         }
-        /// Everything that is known of a sandbox.
+        /// Returns the details of a sandbox.
         pub async fn inspect_sandbox(
             &mut self,
             request: impl tonic::IntoRequest<super::InspectSandboxRequest>,
@@ -1216,7 +1228,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "InspectSandbox"));
             self.inner.unary(req, path, codec).await
         }
-        /// What a sandbox uses.
+        /// Returns the resource usage of a sandbox.
         pub async fn get_statistics(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatisticsRequest>,
@@ -1241,8 +1253,8 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "GetStatistics"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists disks that the store does not know: those of sandboxes that were made after a backup which was restored. For the
-        /// daemon's own user.
+        /// Lists orphans: disks that the store does not know, such as those of sandboxes that were created after the backup that was
+        /// restored. Only for the daemon's own user, as are AdoptOrphan and RemoveOrphan.
         pub async fn list_orphans(
             &mut self,
             request: impl tonic::IntoRequest<super::ListOrphansRequest>,
@@ -1267,7 +1279,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "ListOrphans"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes an orphan a sandbox again.
+        /// Turns an orphan into a sandbox.
         pub async fn adopt_orphan(
             &mut self,
             request: impl tonic::IntoRequest<super::AdoptOrphanRequest>,
@@ -1292,7 +1304,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "AdoptOrphan"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends what runs on an orphan, and removes its disk.
+        /// Terminates what runs on an orphan and removes its disk.
         pub async fn remove_orphan(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveOrphanRequest>,
@@ -1317,8 +1329,8 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "RemoveOrphan"));
             self.inner.unary(req, path, codec).await
         }
-        /// Accepts the stop of all sandboxes that run, because the host shuts down. The next daemon resumes those whose restart
-        /// policy is RESTART_POLICY_ON_BOOT. Only for the daemon's own user.
+        /// Accepts the stop of all running sandboxes because the host is shutting down. The next daemon resumes those with
+        /// RESTART_POLICY_ON_BOOT. Only for the daemon's own user.
         pub async fn stop_for_shutdown(
             &mut self,
             request: impl tonic::IntoRequest<super::StopForShutdownRequest>,
@@ -1343,7 +1355,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "StopForShutdown"));
             self.inner.unary(req, path, codec).await
         }
-        /// What is kept of the output of an exec, and how much of it is no longer kept.
+        /// Returns where the output of an exec is kept, and how much of it was removed.
         pub async fn get_exec_output(
             &mut self,
             request: impl tonic::IntoRequest<super::GetExecOutputRequest>,
@@ -1368,7 +1380,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "GetExecOutput"));
             self.inner.unary(req, path, codec).await
         }
-        /// All execs of a sandbox that are known, those that have ended too, from the oldest to the newest. One message has one exec.
+        /// Lists all known execs of a sandbox, running and ended, the oldest first, one per message.
         pub async fn list_execs(
             &mut self,
             request: impl tonic::IntoRequest<super::ListExecsRequest>,
@@ -1393,7 +1405,7 @@ pub mod sandboxes_client {
                 .insert(GrpcMethod::new("carrel.v1.Sandboxes", "ListExecs"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Removes the output of execs that have ended, of deleted sandboxes too. Only for the daemon's own user.
+        /// Removes the output of ended execs, also of deleted sandboxes. Only for the daemon's own user.
         pub async fn prune_logs(
             &mut self,
             request: impl tonic::IntoRequest<super::PruneLogsRequest>,
@@ -1433,7 +1445,7 @@ pub mod sandboxes_server {
     /// Generated trait containing gRPC methods that should be implemented for use with SandboxesServer.
     #[async_trait]
     pub trait Sandboxes: std::marker::Send + std::marker::Sync + 'static {
-        /// Makes a sandbox as agbox.v1.SandboxService does, with what cannot be said there.
+        /// Creates a sandbox as agbox.v1.SandboxService does, with additional options.
         async fn create_sandbox(
             &self,
             request: tonic::Request<super::CreateSandboxRequest>,
@@ -1441,7 +1453,7 @@ pub mod sandboxes_server {
             tonic::Response<super::CreateSandboxResponse>,
             tonic::Status,
         >;
-        /// Accepts a command, as CreateExec does, with a user, a terminal, an input and a limit of time.
+        /// Accepts an exec as agbox.v1.SandboxService.CreateExec does, with a user, a terminal, standard input and a timeout.
         async fn start_exec(
             &self,
             request: tonic::Request<super::StartExecRequest>,
@@ -1455,8 +1467,8 @@ pub mod sandboxes_server {
             >
             + std::marker::Send
             + 'static;
-        /// Follows a command: the client says which first, then what goes in; the server says what comes out, and how it ended. To leave
-        /// is to break off: the command goes on.
+        /// Attaches to an exec. The client names the exec in its first message and then sends input; the server sends output, and how
+        /// the exec ended. The exec continues if the client closes the stream.
         async fn attach_exec(
             &self,
             request: tonic::Request<tonic::Streaming<super::AttachExecRequest>>,
@@ -1467,7 +1479,7 @@ pub mod sandboxes_server {
             >
             + std::marker::Send
             + 'static;
-        /// The content of a file. The sandbox is ready, or it has stopped and could be resumed.
+        /// Streams the contents of a file. The sandbox is ready, or it is stopped and can be resumed.
         async fn read_file(
             &self,
             request: tonic::Request<super::ReadFileRequest>,
@@ -1478,14 +1490,14 @@ pub mod sandboxes_server {
             >
             + std::marker::Send
             + 'static;
-        /// Makes the files of a sandbox readable through an agent of its own although it has stopped. The agent is there until the client
-        /// leaves; a resume or a deletion of the sandbox ends it earlier, and the stream with UNAVAILABLE. If the sandbox is ready, it is
-        /// the agent of the sandbox.
+        /// Opens the files of a sandbox for reading, even while it is stopped, and returns the socket of the agent that serves them. If
+        /// the sandbox is ready, that is its own agent. Otherwise an agent is started, which runs until the client closes the stream; if
+        /// the sandbox is resumed or deleted first, the stream ends with UNAVAILABLE.
         async fn open_disk(
             &self,
             request: tonic::Request<super::OpenDiskRequest>,
         ) -> std::result::Result<tonic::Response<Self::OpenDiskStream>, tonic::Status>;
-        /// A file, from the pieces that the client sends: the first message says which. What is in it goes.
+        /// Creates or replaces a file. The first message names the file, the others carry its contents.
         async fn write_file(
             &self,
             request: tonic::Request<tonic::Streaming<super::WriteFileRequest>>,
@@ -1493,7 +1505,7 @@ pub mod sandboxes_server {
             tonic::Response<super::WriteFileResponse>,
             tonic::Status,
         >;
-        /// Stops all processes of a sandbox where they are.
+        /// Freezes all processes of a sandbox.
         async fn pause_sandbox(
             &self,
             request: tonic::Request<super::PauseSandboxRequest>,
@@ -1501,7 +1513,7 @@ pub mod sandboxes_server {
             tonic::Response<super::PauseSandboxResponse>,
             tonic::Status,
         >;
-        /// Lets them continue.
+        /// Lets the processes of a paused sandbox continue.
         async fn unpause_sandbox(
             &self,
             request: tonic::Request<super::UnpauseSandboxRequest>,
@@ -1515,7 +1527,7 @@ pub mod sandboxes_server {
             >
             + std::marker::Send
             + 'static;
-        /// The events of all sandboxes that have the labels, in the order in which they were recorded.
+        /// Streams the events of all sandboxes that match a label selector, in the order in which they were recorded.
         async fn watch_sandboxes(
             &self,
             request: tonic::Request<super::WatchSandboxesRequest>,
@@ -1529,7 +1541,7 @@ pub mod sandboxes_server {
             >
             + std::marker::Send
             + 'static;
-        /// The events of one sandbox, with those that the published API does not know.
+        /// Streams the events of one sandbox, including those that agbox.v1 does not have.
         async fn watch_sandbox(
             &self,
             request: tonic::Request<super::WatchSandboxRequest>,
@@ -1537,7 +1549,7 @@ pub mod sandboxes_server {
             tonic::Response<Self::WatchSandboxStream>,
             tonic::Status,
         >;
-        /// Changes how long a sandbox may be idle.
+        /// Sets how long a sandbox may be idle before it is stopped.
         async fn set_idle_ttl(
             &self,
             request: tonic::Request<super::SetIdleTtlRequest>,
@@ -1545,7 +1557,7 @@ pub mod sandboxes_server {
             tonic::Response<super::SetIdleTtlResponse>,
             tonic::Status,
         >;
-        /// Everything that is known of a sandbox.
+        /// Returns the details of a sandbox.
         async fn inspect_sandbox(
             &self,
             request: tonic::Request<super::InspectSandboxRequest>,
@@ -1553,7 +1565,7 @@ pub mod sandboxes_server {
             tonic::Response<super::InspectSandboxResponse>,
             tonic::Status,
         >;
-        /// What a sandbox uses.
+        /// Returns the resource usage of a sandbox.
         async fn get_statistics(
             &self,
             request: tonic::Request<super::GetStatisticsRequest>,
@@ -1561,8 +1573,8 @@ pub mod sandboxes_server {
             tonic::Response<super::GetStatisticsResponse>,
             tonic::Status,
         >;
-        /// Lists disks that the store does not know: those of sandboxes that were made after a backup which was restored. For the
-        /// daemon's own user.
+        /// Lists orphans: disks that the store does not know, such as those of sandboxes that were created after the backup that was
+        /// restored. Only for the daemon's own user, as are AdoptOrphan and RemoveOrphan.
         async fn list_orphans(
             &self,
             request: tonic::Request<super::ListOrphansRequest>,
@@ -1570,7 +1582,7 @@ pub mod sandboxes_server {
             tonic::Response<super::ListOrphansResponse>,
             tonic::Status,
         >;
-        /// Makes an orphan a sandbox again.
+        /// Turns an orphan into a sandbox.
         async fn adopt_orphan(
             &self,
             request: tonic::Request<super::AdoptOrphanRequest>,
@@ -1578,7 +1590,7 @@ pub mod sandboxes_server {
             tonic::Response<super::AdoptOrphanResponse>,
             tonic::Status,
         >;
-        /// Ends what runs on an orphan, and removes its disk.
+        /// Terminates what runs on an orphan and removes its disk.
         async fn remove_orphan(
             &self,
             request: tonic::Request<super::RemoveOrphanRequest>,
@@ -1586,8 +1598,8 @@ pub mod sandboxes_server {
             tonic::Response<super::RemoveOrphanResponse>,
             tonic::Status,
         >;
-        /// Accepts the stop of all sandboxes that run, because the host shuts down. The next daemon resumes those whose restart
-        /// policy is RESTART_POLICY_ON_BOOT. Only for the daemon's own user.
+        /// Accepts the stop of all running sandboxes because the host is shutting down. The next daemon resumes those with
+        /// RESTART_POLICY_ON_BOOT. Only for the daemon's own user.
         async fn stop_for_shutdown(
             &self,
             request: tonic::Request<super::StopForShutdownRequest>,
@@ -1595,7 +1607,7 @@ pub mod sandboxes_server {
             tonic::Response<super::StopForShutdownResponse>,
             tonic::Status,
         >;
-        /// What is kept of the output of an exec, and how much of it is no longer kept.
+        /// Returns where the output of an exec is kept, and how much of it was removed.
         async fn get_exec_output(
             &self,
             request: tonic::Request<super::GetExecOutputRequest>,
@@ -1609,12 +1621,12 @@ pub mod sandboxes_server {
             >
             + std::marker::Send
             + 'static;
-        /// All execs of a sandbox that are known, those that have ended too, from the oldest to the newest. One message has one exec.
+        /// Lists all known execs of a sandbox, running and ended, the oldest first, one per message.
         async fn list_execs(
             &self,
             request: tonic::Request<super::ListExecsRequest>,
         ) -> std::result::Result<tonic::Response<Self::ListExecsStream>, tonic::Status>;
-        /// Removes the output of execs that have ended, of deleted sandboxes too. Only for the daemon's own user.
+        /// Removes the output of ended execs, also of deleted sandboxes. Only for the daemon's own user.
         async fn prune_logs(
             &self,
             request: tonic::Request<super::PruneLogsRequest>,
@@ -1623,9 +1635,10 @@ pub mod sandboxes_server {
             tonic::Status,
         >;
     }
-    /// Sandboxes from near by: what a command reads and writes as streams, files, and everything that is known.
+    /// Sandboxes manages sandboxes in ways that agbox.v1.SandboxService does not offer: streams of commands, files, events across
+    /// sandboxes, and the details of a sandbox.
     ///
-    /// Bytes come in pieces of at most 64 KiB in both directions, and no faster than they are taken.
+    /// A message of a stream carries at most 64 KiB of data. Streams are flow-controlled: a slow reader slows down the sender.
     #[derive(Debug)]
     pub struct SandboxesServer<T> {
         inner: Arc<T>,

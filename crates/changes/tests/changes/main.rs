@@ -1,6 +1,6 @@
 //! Changes of real trees: found, shown, kept, applied and exported.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 mod apply;
 mod collect;

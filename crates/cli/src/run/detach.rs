@@ -28,7 +28,7 @@ pub(crate) const OWN_RUN: &str = "own-run";
 /// The reply of the new owner.
 const READY: u8 = b'.';
 
-/// Starts the new owner, and waits until it has taken over.
+/// Starts the new owner, and waits until it owns the sandbox.
 pub(super) fn hand_over(plan: &RunPlan, sandbox: OwnedSandbox, changes: Option<OwnedFd>) -> Result<(), Failure> {
     let request = request(plan, &sandbox);
     let hand_over = || -> io::Result<()> {

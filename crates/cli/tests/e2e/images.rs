@@ -289,7 +289,7 @@ fn an_ephemeral_sandbox_is_saved_while_it_runs() {
     assert!(outcome.code == Some(1) && outcome.stderr.contains(" is in use"), "{}", outcome.stderr);
     stdout(&env.carrel(["image", "save", "--cmd", "cat /d/f", "web", "saved:1"]));
     // It continued.
-    assert_eq!(answered(running, "goes on\n"), "goes on\n");
+    assert_eq!(answered(running, "continued\n"), "continued\n");
 
     assert_eq!(stdout(&env.carrel(["run", "saved:1"])), "new\n");
     let look = "echo $KEPT $(cat /mark) /made; ls /bin/stat 2>/dev/null || echo gone";
@@ -316,7 +316,7 @@ fn a_sandbox_is_resumed_when_image_save_is_killed() {
     }
     saving.signal(rustix::process::Signal::KILL);
     assert_eq!(saving.finish().code, None);
-    assert_eq!(answered(running, "goes on\n"), "goes on\n");
+    assert_eq!(answered(running, "continued\n"), "continued\n");
     drop(lock);
     assert!(!env.has_image("saved:1"));
 }

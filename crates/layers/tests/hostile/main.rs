@@ -1,6 +1,6 @@
 //! Hostile archives: each is rejected with its reason and leaves nothing, and unpacks without the hostile entry.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 mod bounds;
 mod headers;

@@ -1,6 +1,6 @@
 //! The store: its content is complete, stored once, and kept while it is used, whatever happens to any process.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 mod archive;
 mod bounds;

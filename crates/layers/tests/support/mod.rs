@@ -1,7 +1,7 @@
 //! Builds archives by hand, including invalid ones.
 
 #![allow(dead_code, reason = "every test uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Compares trees: everything that an archive can contain about a file.
 
-#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, reason = "a test fails where it panics")]
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

@@ -1,6 +1,6 @@
 //! The client against scripted registries on loopback.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it panics")]
 
 mod logins;
 mod public;

@@ -121,7 +121,7 @@ impl PublishedPorts {
             if !listens_at(socket, port.host).unwrap_or(false) {
                 return refused(format!("descriptor for port {} is not a TCP socket that listens on it", port.host));
             }
-            // Non-blocking: a connection may be gone when it is accepted.
+            // Non-blocking: a connection may be closed before it is accepted.
             if rustix::io::ioctl_fionbio(socket, true).is_err() {
                 return refused(format!("the socket of port {} cannot be used", port.host));
             }

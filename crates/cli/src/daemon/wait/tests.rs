@@ -95,7 +95,7 @@ async fn a_wait_calls_nothing_while_there_are_no_events() {
     let waiting = tokio::spawn(async move { until(&mut daemon, at(3, Pending), Ready).await });
     scripted.emit(event(4, Pending));
     scripted.called(2).await;
-    // A client that polls would be due many times: the clock goes on whenever all tasks wait.
+    // A client that polls would be due many times: the clock advances while all tasks wait.
     tokio::time::sleep(std::time::Duration::from_secs(24 * 60 * 60)).await;
     scripted.emit(event(5, Ready));
     assert_eq!(waiting.await.unwrap().unwrap(), Some(at(5, Ready)));

@@ -1,4 +1,4 @@
-"""Under what circumstances something was measured: commit, machine and versions, for the records."""
+"""The environment of a measurement, for the records: commit, machine and versions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def gather(root: Path) -> dict[str, Any]:
-    """What every record begins with."""
+    """The fields that every record begins with."""
     return {
-        "commit": _said(["git", "rev-parse", "--verify", "--quiet", "HEAD"], root),
-        "dirty": bool(_said(["git", "status", "--porcelain"], root)),
+        "commit": _output(["git", "rev-parse", "--verify", "--quiet", "HEAD"], root),
+        "dirty": bool(_output(["git", "status", "--porcelain"], root)),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "machine": {
             "processor": _field("/proc/cpuinfo", "model name") or platform.machine(),
@@ -24,15 +24,15 @@ def gather(root: Path) -> dict[str, Any]:
         "versions": {
             "system": platform.freedesktop_os_release().get("PRETTY_NAME", "Linux"),
             "kernel": platform.release(),
-            "rustc": _said(["rustc", "--version"], root),
+            "rustc": _output(["rustc", "--version"], root),
             "python": platform.python_version(),
         },
     }
 
 
 def changed_since(root: Path, commit: str | None, paths: list[str]) -> bool:
-    """Whether a commit after `commit` touched one of `paths`; yes, when that is unknown."""
-    last = _said(["git", "log", "-1", "--format=%H", "--", *paths], root)
+    """Whether a commit after `commit` touched one of `paths`; true if that is unknown."""
+    last = _output(["git", "log", "-1", "--format=%H", "--", *paths], root)
     if last is None or commit is None:
         return last is not None
     ancestor = subprocess.run(
@@ -41,7 +41,7 @@ def changed_since(root: Path, commit: str | None, paths: list[str]) -> bool:
     return ancestor.returncode != 0
 
 
-def _said(command: list[str], cwd: Path) -> str | None:
+def _output(command: list[str], cwd: Path) -> str | None:
     try:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     except FileNotFoundError:
