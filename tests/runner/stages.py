@@ -87,6 +87,7 @@ class Run:
             self.command("lint::clippy_benchmarks", [*clippy, *of_benchmarks, "--", "-D", "warnings"], 30 * MINUTE)
         self.check("lint::dependencies", lambda: deny.check(self.root, self.ledger.note))
         self.check("lint::links", self._links)
+        self.check("lint::lengths", lambda: documents.too_long(self.root))
         self.check("lint::sources", self._sources)
         self.check("lint::reference", lambda: reference.problems(self.root))
         self.check("lint::clauses", lambda: clauses.problems(self.root))

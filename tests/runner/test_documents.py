@@ -47,6 +47,18 @@ class Text(unittest.TestCase):
             wrong = documents.missing_sources(document, root)
             self.assertEqual([line.rsplit(" ", 1)[1] for line in wrong], ["e.rs", "a/f.rs"])
 
+    def test_a_document_that_is_too_long_is_found(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            (root / "README.md").write_text("line\n" * 150)
+            (root / "SPECIFICATION.md").write_text("line\n" * 80)
+            (root / "ARCHITECTURE.md").write_text("ä" * 10_000)
+            self.assertEqual(documents.too_long(root), [])
+            for path in root.iterdir():
+                path.write_text(path.read_text() + "x")
+            expected = {"README.md has 151 lines; at most 150", "SPECIFICATION.md has 81 lines; at most 80"}
+            self.assertEqual(set(documents.too_long(root)), expected | {"ARCHITECTURE.md has 20,001 bytes; at most 20,000"})
+
 
 class Guides(unittest.TestCase):
     ROOT = Path(__file__).parents[2]
