@@ -129,24 +129,24 @@ def install_units(target: Installation) -> None:
         target.put(Path("lib/systemd/system") / name, unit.encode())
 
 
-def install_completions(target: Installation, carrel: Path) -> None:
+def install_completions(target: Installation, command: Path) -> None:
     """What the shells load on their own."""
     # Debian's zsh looks in another directory for what came in a package.
     zsh = "vendor-completions" if target.prefix == Path("/usr") else "site-functions"
     places = {
-        "bash": "share/bash-completion/completions/carrel",
-        "zsh": f"share/zsh/{zsh}/_carrel",
-        "fish": "share/fish/vendor_completions.d/carrel.fish",
+        "bash": f"share/bash-completion/completions/{command.name}",
+        "zsh": f"share/zsh/{zsh}/_{command.name}",
+        "fish": f"share/fish/vendor_completions.d/{command.name}.fish",
     }
     for shell, place in places.items():
-        script = subprocess.run([carrel, "completions", shell], stdout=subprocess.PIPE, check=True).stdout
+        script = subprocess.run([command, "completions", shell], stdout=subprocess.PIPE, check=True).stdout
         target.put(Path(place), script)
 
 
-def install_manual(target: Installation, carrel: Path) -> None:
+def install_manual(target: Installation, command: Path) -> None:
     """One page for each command, from the command line's own definition."""
     with tempfile.TemporaryDirectory(prefix="carrel-man-") as manual:
-        subprocess.run([carrel, "man", manual], check=True)
+        subprocess.run([command, "man", manual], check=True)
         for page in sorted(Path(manual).iterdir()):
             # Without a time in it, the same page is the same file.
             target.put(Path("share/man/man1") / f"{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
@@ -173,13 +173,13 @@ def shipped(directory: Path | None) -> list[Path]:
 def install(prefix: Path, destdir: Path, directory: Path | None) -> Installation:
     """Installs everything."""
     built = shipped(directory)
-    carrel = next(program for program in built if program.name == "carrel")
     target = Installation(prefix, destdir)
     try:
         install_programs(target, built)
         install_units(target)
-        install_completions(target, carrel)
-        install_manual(target, carrel)
+        for command in (program for program in built if program.name in COMMANDS):
+            install_completions(target, command)
+            install_manual(target, command)
         install_documents(target)
         target.finish()
     except PermissionError as error:
