@@ -27,6 +27,8 @@ from .skips import Skips
 from .typescript import TypeScript
 
 MINUTE = 60.0
+# The crates that others may build on.
+PUBLIC = ("carrel-protocol", "carrel-agent-client", "carrel-agents")
 
 
 @dataclass
@@ -80,6 +82,8 @@ class Run:
         self.command("lint::fmt", ["cargo", "fmt", "--all", "--check", *plain], 2 * MINUTE)
         clippy = ["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--quiet"]
         self.command("lint::clippy", [*clippy, "--", "-D", "warnings"], 30 * MINUTE)
+        public = ["cargo", "doc", "--no-deps", "--locked", "--quiet", *(f"--package={name}" for name in PUBLIC)]
+        self.command("lint::doc", ["env", "RUSTDOCFLAGS=-D warnings", *public], 10 * MINUTE)
         benchmarks = self.root / "benchmarks" / "Cargo.toml"
         if benchmarks.is_file():
             of_benchmarks = ["--manifest-path", str(benchmarks)]
