@@ -24,8 +24,9 @@ class Text(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
             document = root / "README.md"
-            document.write_text("[a](README.md) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
-            self.assertEqual(documents.broken_links(document, root), ["README.md:1: leads nowhere: gone.md"])
+            document.write_text("[a](README.md) [b](gone.md) [c](https://example.org) `[d](code.md)` ![e](e.svg)\n")
+            nowhere = "README.md:1: leads nowhere: "
+            self.assertEqual(documents.broken_links(document, root), [f"{nowhere}gone.md", f"{nowhere}e.svg"])
 
     def test_links_to_headings_that_are_not_there_are_found(self) -> None:
         with tempfile.TemporaryDirectory() as name:
