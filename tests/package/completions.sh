@@ -13,7 +13,6 @@ for command in carrel/doctor sandbox-agent/sessions; do
     grep -q "$sub" "$share/$file" || die "$share/$file does not know $command $sub"
   done
   bash -n "$share/bash-completion/completions/$command" || die "the completions for bash"
-  # shellcheck disable=SC2016
   bash --norc -c '
     source "$1"
     function="$(complete -p "$2" | sed "s/.* -F \([^ ]*\) .*/\1/")"
@@ -22,13 +21,11 @@ for command in carrel/doctor sandbox-agent/sessions; do
     [[ " ${COMPREPLY[*]} " == *" $3 "* ]]
   ' bash "$share/bash-completion/completions/$command" "$command" "$sub" || die "bash does not complete $command $sub"
   if command -v zsh >/dev/null; then
-    # shellcheck disable=SC2016
     zsh -f -c '
       zsh -n "$1/_$2" && fpath=("$1" $fpath) && autoload -Uz compinit && compinit -D -u && [[ "$_comps[$2]" == "_$2" ]]
     ' zsh "$share/zsh/$zsh" "$command" || die "zsh does not load the completions of $command"
   fi
   if command -v fish >/dev/null; then
-    # shellcheck disable=SC2016
     fish --no-config -c 'source $argv[1]; complete -C "$argv[2] " | string match --quiet "$argv[3]*"' \
       "$share/fish/vendor_completions.d/$command.fish" "$command" "$sub" || die "fish does not complete $command $sub"
   fi
