@@ -36,6 +36,8 @@ Description: sandboxes for AI agents and other commands (preview)
  answers gRPC.
  .
  This is a preview: before 1.0, anything may change between minor versions.
+ From 1.0 on, versions follow semantic versioning, and within a major version
+ the wire protocols and the store change by additions only.
 """
 
 

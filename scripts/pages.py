@@ -14,7 +14,7 @@ AT_THE_ROOT = ("README.md", "SECURITY.md", "SPECIFICATION.md", "CHANGELOG.md", "
 # Links in code blocks and code spans are text.
 _CODE_OR_LINK = re.compile(
     r"(?P<code>^[ \t]*(?P<fence>```+|~~~+).*?^[ \t]*(?P=fence)[ \t]*$|`[^`\n]*`)"
-    r"|(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)",
+    r"|!?\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -23,7 +23,7 @@ def installed(root: Path) -> dict[Path, bytes]:
     """The contents of all installed documents, by path below the root."""
     pages = [Path(name) for name in AT_THE_ROOT]
     pages += [page.relative_to(root) for directory in ("docs", "proto") for page in sorted((root / directory).rglob("*"))]
-    pages = [page for page in pages if page.suffix in ("", ".md", ".proto") and (root / page).is_file()]
+    pages = [page for page in pages if page.suffix in ("", ".md", ".proto", ".svg") and (root / page).is_file()]
     pages = [page for page in pages if page not in NOT_INSTALLED]
     contents = {page: (root / page).read_bytes() for page in pages}
     return {

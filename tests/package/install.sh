@@ -17,6 +17,10 @@ unset CARREL_LIBEXEC
 mkdir "$XDG_RUNTIME_DIR"
 [[ "$(carrel run host -- sh -c 'echo $((6 * 7))')" == 42 ]] || die "carrel run"
 grep -q "ExecStart=$prefix/bin/carrel serve" "$prefix/lib/systemd/system/carrel.service" || die "the unit names another program"
+tests/package/completions.sh "$prefix" site-functions
+for page in carrel carrel-run carrel-store-backup sandbox-agent sandbox-agent-sessions-create; do
+  [[ -s "$prefix/share/man/man1/$page.1.gz" ]] || die "no manual page $page"
+done
 
 # The installed documents link nothing that is not installed.
 documents="$prefix/share/doc/carrel"

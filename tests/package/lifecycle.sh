@@ -27,10 +27,19 @@ dpkg --install "$old"
 [[ "$(carrel --version)" == carrel\ * ]] || die "carrel --version"
 [[ "$(sandbox-agent --version)" == sandbox-agent\ * ]] || die "sandbox-agent --version"
 dpkg --verify carrel
-for page in carrel carrel-run carrel-store-backup; do
+/carrel/tests/package/completions.sh /usr vendor-completions
+for page in carrel carrel-run carrel-store-backup sandbox-agent sandbox-agent-sessions-create; do
   [[ -s "/usr/share/man/man1/$page.1.gz" ]] || die "no manual page $page"
 done
 carrel doctor
+
+step "the demo of the README"
+# Its last block `sh run`, as it is installed; the first one needs a clone.
+demo="$(awk '/^```sh run$/ { inside = 1; text = ""; next } /^```$/ { inside = 0 } inside { text = text $0 "\n" } END { printf "%s", text }' \
+  /usr/share/doc/carrel/README.md)"
+[[ "$demo" == *"carrel apply"* ]] || die "another block than the demo: $demo"
+shown="$(bash -euo pipefail -c "$demo")" || die "the demo: $shown"
+[[ "$shown" == *"+    return 42"* ]] || die "the demo showed no patch: $shown"
 
 step "use"
 [[ "$(carrel run host -- sh -c 'echo $((6 * 7))')" == 42 ]] || die "carrel run"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^\s*(```+|~~~+)\s*(.*?)\s*$")
 
 
@@ -192,6 +192,21 @@ def _ends(process: int, until: float) -> bool:
         return bool(select.select([handle], [], [], max(0, until - time.monotonic()))[0])
     finally:
         os.close(handle)
+
+
+# What fits into one sitting.
+MAX_LINES = {"README.md": 150, "SPECIFICATION.md": 80}
+MAX_BYTES = {"ARCHITECTURE.md": 20_000}
+
+
+def too_long(root: Path) -> list[str]:
+    """The documents that are longer than their limit."""
+    wrong = []
+    for limits, unit, measure in ((MAX_LINES, "lines", lambda text: len(text.splitlines())), (MAX_BYTES, "bytes", len)):
+        for name, limit in limits.items():
+            if (size := measure((root / name).read_bytes())) > limit:
+                wrong.append(f"{name} has {size:,} {unit}; at most {limit:,}")
+    return wrong
 
 
 def documents(root: Path) -> list[Path]:

@@ -27,6 +27,8 @@ from .skips import Skips
 from .typescript import TypeScript
 
 MINUTE = 60.0
+# The crates that others may build on.
+PUBLIC = ("carrel-protocol", "carrel-agent-client", "carrel-agents")
 
 
 @dataclass
@@ -80,6 +82,8 @@ class Run:
         self.command("lint::fmt", ["cargo", "fmt", "--all", "--check", *plain], 2 * MINUTE)
         clippy = ["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--quiet"]
         self.command("lint::clippy", [*clippy, "--", "-D", "warnings"], 30 * MINUTE)
+        public = ["cargo", "doc", "--no-deps", "--locked", "--quiet", *(f"--package={name}" for name in PUBLIC)]
+        self.command("lint::doc", ["env", "RUSTDOCFLAGS=-D warnings", *public], 10 * MINUTE)
         benchmarks = self.root / "benchmarks" / "Cargo.toml"
         if benchmarks.is_file():
             of_benchmarks = ["--manifest-path", str(benchmarks)]
@@ -87,6 +91,7 @@ class Run:
             self.command("lint::clippy_benchmarks", [*clippy, *of_benchmarks, "--", "-D", "warnings"], 30 * MINUTE)
         self.check("lint::dependencies", lambda: deny.check(self.root, self.ledger.note))
         self.check("lint::links", self._links)
+        self.check("lint::lengths", lambda: documents.too_long(self.root))
         self.check("lint::sources", self._sources)
         self.check("lint::reference", lambda: reference.problems(self.root))
         self.check("lint::clauses", lambda: clauses.problems(self.root))

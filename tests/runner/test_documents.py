@@ -24,8 +24,9 @@ class Text(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
             document = root / "README.md"
-            document.write_text("[a](README.md) [b](gone.md) [c](https://example.org) `[d](code.md)`\n")
-            self.assertEqual(documents.broken_links(document, root), ["README.md:1: broken link: gone.md"])
+            document.write_text("[a](README.md) [b](gone.md) [c](https://example.org) `[d](code.md)` ![e](e.svg)\n")
+            broken = "README.md:1: broken link: "
+            self.assertEqual(documents.broken_links(document, root), [f"{broken}gone.md", f"{broken}e.svg"])
 
     def test_links_to_headings_that_are_not_there_are_found(self) -> None:
         with tempfile.TemporaryDirectory() as name:
@@ -46,6 +47,18 @@ class Text(unittest.TestCase):
             document.write_text("`a/src/b/c.rs`, `d.rs` `lib.rs` `a/src/b/{c,d}.rs` `a/src/b/` `c.rs.bak` `x y.rs` `e.rs` `a/f.rs`\n")
             wrong = documents.missing_sources(document, root)
             self.assertEqual([line.rsplit(" ", 1)[1] for line in wrong], ["e.rs", "a/f.rs"])
+
+    def test_a_document_that_is_too_long_is_found(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            (root / "README.md").write_text("line\n" * 150)
+            (root / "SPECIFICATION.md").write_text("line\n" * 80)
+            (root / "ARCHITECTURE.md").write_text("ä" * 10_000)
+            self.assertEqual(documents.too_long(root), [])
+            for path in root.iterdir():
+                path.write_text(path.read_text() + "x")
+            expected = {"README.md has 151 lines; at most 150", "SPECIFICATION.md has 81 lines; at most 80"}
+            self.assertEqual(set(documents.too_long(root)), expected | {"ARCHITECTURE.md has 20,001 bytes; at most 20,000"})
 
 
 class Guides(unittest.TestCase):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import install
 import pages
+import pictures
 
 from . import documents
 
@@ -17,6 +18,7 @@ class Pages(unittest.TestCase):
         there = [Path("docs/guides/a.md"), Path("docs/b.md"), Path("LICENSE")]
         for text, expected in (
             ("see [b](../b.md#x) and [gone](../../crates/gone.rs)", "see [b](../b.md#x) and gone"),
+            ("![b](../b.md) ![gone](gone.svg)", "![b](../b.md) gone"),
             ("[a\nb](../c.md), [`d`](d.md)", "a\nb, `d`"),
             ("[here](#here) [web](https://example.org) [l](../../LICENSE) [docs](..)", None),
             ("`[c](gone.md)`\n```sh\n[c](gone.md)\n```\n[e](gone.md)", "`[c](gone.md)`\n```sh\n[c](gone.md)\n```\ne"),
@@ -33,8 +35,22 @@ class Pages(unittest.TestCase):
             found = documents.documents(root)
             self.assertGreater(len(found), 20)
             self.assertEqual([line for page in found for line in documents.broken_links(page, root)], [])
-            self.assertIn("(docs/guides/run.md)", (root / "README.md").read_text())
+            for target in ("docs/guides/run.md", "docs/images/run.svg"):
+                self.assertIn(f"({target})", (root / "README.md").read_text())
             self.assertFalse(any((root / page).exists() for page in pages.NOT_INSTALLED))
+
+
+class Pictures(unittest.TestCase):
+    def test_each_part_of_a_line_has_its_column_and_colour(self) -> None:
+        parts = pictures.runs("a \x1b[1;31mred\x1b[0m  b\x1b[92m<")
+        self.assertEqual(parts, [(0, "#e6edf3", "a "), (2, "#ff7b72", "red"), (5, "#e6edf3", "  b"), (8, "#7ee787", "<")])
+        picture = pictures.svg("A & B", ["first", "a \x1b[31m<red>  "])
+        self.assertIn("<title>A &amp; B</title>", picture)
+        self.assertIn('<text x="32.8" y="50" fill="#ff7b72" textLength="42">&lt;red&gt;</text>', picture)
+
+    def test_a_recording_does_not_tell_when_and_where_it_was_made(self) -> None:
+        text = pictures.repeatable("\0web  ready  12s  -\r\n/tmp/x/project\r\n", Path("/tmp/x"))
+        self.assertEqual(text, "web  ready  5s   -\n/home/ada/project\n")
 
 
 class Prefixes(unittest.TestCase):

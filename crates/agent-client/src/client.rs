@@ -23,6 +23,26 @@ use crate::session::ProtocolSession;
 ///
 /// Ids are never reused on a connection. A client with a path reconnects before they run out: new operations use the
 /// new connection, while running ones finish on theirs. A lost connection is not reestablished.
+///
+/// ```no_run
+/// use carrel_agent_client::{AgentClient, ConnectOptions, ExecEvent, ExecRequest};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = AgentClient::connect_sandbox("/var/lib/carrel", "demo", ConnectOptions::default()).await?;
+/// client.files().write_all("/tmp/note", "hello\n").await?;
+///
+/// let request = ExecRequest { cmd: "cat".into(), args: vec!["/tmp/note".into()], ..ExecRequest::default() };
+/// let mut exec = client.exec(request).await?;
+/// while let Some(event) = exec.next().await? {
+///     match event {
+///         ExecEvent::Stdout(data) => print!("{}", String::from_utf8_lossy(&data)),
+///         ExecEvent::Exited { code, .. } => assert_eq!(code, 0),
+///         _ => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct AgentClient {
     inner: Arc<ClientInner>,

@@ -4,11 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use carrel_layout::{PROGRAMS, SANDBOXES};
+
 use crate::failure::Failure;
 use crate::moved_home;
-
-/// Where ranges of ids are reserved, for all homes of the host.
-pub(crate) const ID_RANGES: &str = "/run/carrel/ids";
 
 /// The home: `CARREL_HOME`, or a default that depends on the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +60,7 @@ impl CarrelHome {
 
     /// Programs that run inside sandboxes.
     pub(crate) fn programs(&self) -> PathBuf {
-        self.0.join("programs")
+        self.0.join(PROGRAMS)
     }
 
     /// Saved changes.
@@ -71,7 +70,7 @@ impl CarrelHome {
 
     /// Directories of running sandboxes.
     pub(crate) fn sandboxes(&self) -> PathBuf {
-        self.0.join(carrel_layout::SANDBOXES)
+        self.0.join(SANDBOXES)
     }
 }
 

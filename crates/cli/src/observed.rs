@@ -155,7 +155,7 @@ pub(crate) mod tests {
             incarnation: "00ff".to_owned(),
             directory: path("/h/run/sandboxes/x"),
             programs: path("/h/programs"),
-            ids: path("/run/carrel/ids"),
+            ids: path(carrel_layout::ID_RANGES),
             agentd: path("/opt/carrel-agentd"),
             root: (&RootFs::default()).into(),
             mounts: Vec::new(),

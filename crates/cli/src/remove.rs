@@ -7,6 +7,7 @@ use carrel_api::agbox::v1::{
     DeleteSandboxRequest, DeleteSandboxesRequest, ListSandboxesRequest, SandboxHandle, SandboxState,
 };
 use carrel_changes::{ChangeName, SavedChanges, SavedChangesError};
+use carrel_layout::ID_RANGES;
 use carrel_shim_client::{DiscoveredSandbox, Liveness};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -14,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::arguments::RemoveArguments;
 use crate::daemon::{self, DaemonClient, status_failure, wait};
 use crate::failure::{Failure, Failures};
-use crate::home::{CarrelHome, ID_RANGES};
+use crate::home::CarrelHome;
 use crate::label::Label;
 use crate::{find, stop};
 

@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use carrel_layout::{DAEMON_SOCKET, DATABASE, STORE};
+
 /// The lock of the daemon of a home.
 pub fn lock_file(home: &Path) -> PathBuf {
     home.join("daemon.lock")
@@ -11,12 +13,12 @@ pub fn lock_file(home: &Path) -> PathBuf {
 
 /// The socket by which commands of the same home find their daemon.
 pub fn socket_file(home: &Path) -> PathBuf {
-    home.join("daemon.sock")
+    home.join(DAEMON_SOCKET)
 }
 
 /// The database file of the store.
 pub fn store_file(home: &Path) -> PathBuf {
-    home.join("store/carrel.db")
+    home.join(STORE).join(DATABASE)
 }
 
 /// Where the store records what was fsynced: outside its directory, so that replacing the store does not affect it.

@@ -1,4 +1,4 @@
-//! The layout of a home that clients depend on: names of directories and sockets.
+//! The layout of a home that several programs depend on: names of directories and sockets.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,23 @@ pub const SANDBOXES: &str = "run/sandboxes";
 pub const AGENT_SOCKET: &str = "agent.sock";
 /// The socket for clients of a sandbox's shim, in its run directory.
 pub const SHIM_SOCKET: &str = "shim.sock";
+
+/// The socket by which commands of a home find their daemon, below that home.
+pub const DAEMON_SOCKET: &str = "daemon.sock";
+/// The directory of the daemon's store, below a home.
+pub const STORE: &str = "store";
+/// The database of the store, in its directory.
+pub const DATABASE: &str = "carrel.db";
+/// The directory of all disks of persistent sandboxes, below a home.
+pub const DISKS: &str = "disks";
+/// The directory of all disks of services, below a home.
+pub const SERVICES: &str = "services";
+/// The directory that records since when disks are orphaned, below a home.
+pub const QUARANTINE: &str = "quarantine";
+/// The directory of the programs that run inside sandboxes, below a home.
+pub const PROGRAMS: &str = "programs";
+/// Where ranges of ids are reserved, for all homes of the host.
+pub const ID_RANGES: &str = "/run/carrel/ids";
 
 /// The maximum length of a sandbox name.
 pub const MAX_NAME: usize = 128;
@@ -64,6 +81,14 @@ mod tests {
         assert!(
             ["", "demo", "2A97516C354B68848CDBD8F5", "2a97516c354b68848cdbd8f"].map(is_directory_name) == [false; 4]
         );
+    }
+
+    #[test]
+    fn the_homes_of_earlier_releases_have_these_names() {
+        let names = [SANDBOXES, AGENT_SOCKET, SHIM_SOCKET, DAEMON_SOCKET, STORE, DATABASE];
+        assert_eq!(names, ["run/sandboxes", "agent.sock", "shim.sock", "daemon.sock", "store", "carrel.db"]);
+        let directories = [DISKS, SERVICES, QUARANTINE, PROGRAMS, ID_RANGES];
+        assert_eq!(directories, ["disks", "services", "quarantine", "programs", "/run/carrel/ids"]);
     }
 
     #[test]

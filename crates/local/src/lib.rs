@@ -64,9 +64,6 @@ use self::running::RunningSandboxes;
 use self::sandbox_locks::SandboxLocks;
 use self::services::SupervisedServices;
 
-/// The directory of allocated id ranges; they belong to the host, not to a home.
-const IDS: &str = "/run/carrel/ids";
-
 /// Settings that all sandboxes share.
 #[derive(Clone, Debug)]
 pub struct LocalSettings {

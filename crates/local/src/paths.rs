@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_agent_client::sandbox_directory;
 use carrel_control::provider::{Place, ProviderError, Reach};
-use carrel_layout::{MAX_NAME, sandbox_name};
+use carrel_layout::{DISKS, MAX_NAME, PROGRAMS, QUARANTINE, SERVICES, sandbox_name};
 use carrel_shim_client::layout::{self, AGENT_SOCKET, SHIM_SOCKET};
 use carrel_store::SandboxId;
 
@@ -60,7 +60,7 @@ impl HomePaths {
 
     /// The programs that enter sandboxes.
     pub(crate) fn programs(&self) -> PathBuf {
-        self.home.join("programs")
+        self.home.join(PROGRAMS)
     }
 
     /// The layers of the image `host`.
@@ -70,7 +70,7 @@ impl HomePaths {
 
     /// The directory of all disks in a home.
     pub(crate) fn disks_in(home: &Path) -> PathBuf {
-        home.join("disks")
+        home.join(DISKS)
     }
 
     /// The directory of all disks.
@@ -90,12 +90,12 @@ impl HomePaths {
 
     /// The directory that records since when disks are orphaned.
     pub(crate) fn quarantine(&self) -> PathBuf {
-        self.home.join("quarantine")
+        self.home.join(QUARANTINE)
     }
 
     /// The directory of the disks of all services.
     pub(crate) fn services(&self) -> PathBuf {
-        self.home.join("services")
+        self.home.join(SERVICES)
     }
 
     /// The disks of the services of a sandbox.

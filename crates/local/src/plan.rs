@@ -8,11 +8,12 @@ use carrel_fetch::Image;
 use carrel_image::accounts::{self, AccountError, ImageUser, UidGid};
 use carrel_image::{GuestPath, LayerStack, RootFs, RootFsDirectory};
 use carrel_layers::ImageConfig;
+use carrel_layout::ID_RANGES;
 use carrel_shim_client::Programs;
 use carrel_shim_client::messages::{Create, JobRetention, MountSpec, SandboxLimits};
 
 use crate::paths::{HomePaths, name};
-use crate::{IDS, LocalSettings, failed, host_layer, services};
+use crate::{LocalSettings, failed, host_layer, services};
 
 /// The default working directory of execs, which always exists.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -71,7 +72,7 @@ pub(crate) fn create(
         incarnation: place.incarnation.clone(),
         directory: paths.directory(&place.sandbox).into(),
         programs: paths.programs().into(),
-        ids: IDS.into(),
+        ids: ID_RANGES.into(),
         agentd: (&programs.agentd).into(),
         root: (&root).into(),
         mounts: spec.mounts.iter().map(mount).collect(),

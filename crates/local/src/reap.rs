@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use carrel_control::provider::{InUse, InUseSource, ProviderError, Reaped, UnknownIncarnation};
+use carrel_layout::ID_RANGES;
 use carrel_shim_client::{DiscoveredSandbox, Liveness, SandboxRecord};
 
 use crate::discovery::persistent_record;
 use crate::paths::{HomePaths, is_disk_name};
 use crate::stop::{collect, remove_disk};
-use crate::{IDS, LocalInner, blocking, failed, manifests, services};
+use crate::{LocalInner, blocking, failed, manifests, services};
 
 /// Everything that a home has, at one time.
 pub(crate) struct Inventory {
@@ -78,7 +79,7 @@ impl LocalInner {
                 },
             }
         }
-        count("groups", blocking(|| carrel_shim::sweep_groups(Path::new(IDS)).map_err(failed)).await);
+        count("groups", blocking(|| carrel_shim::sweep_groups(Path::new(ID_RANGES)).map_err(failed)).await);
         reaped.unknown_incarnations = unknown;
         first.map_or(Ok(reaped), Err)
     }

@@ -36,6 +36,24 @@ pub struct Header {
 }
 
 /// One complete frame, borrowed from the buffer it arrived in.
+///
+/// ```
+/// use carrel_protocol::payload::Ping;
+/// use carrel_protocol::{Envelope, Frame, Generation, MessageType, codec};
+///
+/// let mut buffer = Vec::new();
+/// codec::encode(&mut buffer, Generation::CURRENT, 7, &Ping {})?;
+///
+/// // An incomplete frame is no error.
+/// assert!(Frame::split(&buffer[..buffer.len() - 1])?.is_none());
+///
+/// let (frame, rest) = Frame::split(&buffer)?.expect("a complete frame");
+/// assert!(frame.id == 7 && rest.is_empty());
+/// let envelope = Envelope::parse(frame.body)?;
+/// assert_eq!(envelope.message_type(), Some(MessageType::Ping));
+/// let _ping: Ping = envelope.payload()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The correlation id.

@@ -2,8 +2,12 @@
 
 mod api;
 mod client;
+mod completions;
 mod credentials;
 mod install;
+mod manual;
+#[cfg(test)]
+mod reference;
 mod server;
 mod token;
 
@@ -38,6 +42,11 @@ enum CliCommand {
     /// Show the credentials that agents would use
     #[command(subcommand)]
     Credentials(credentials::CredentialsCommand),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArguments),
+    /// Write the manual pages of all commands into a directory
+    #[command(hide = true)]
+    Man(manual::ManArguments),
 }
 
 /// Runs the command of the command line.
@@ -49,6 +58,8 @@ pub fn run() -> ExitCode {
         CliCommand::Sessions(sessions) => sessions.run(),
         CliCommand::InstallAgent(install) => install.run(),
         CliCommand::Credentials(credentials) => credentials.run(),
+        CliCommand::Completions(completions) => completions.run(),
+        CliCommand::Man(manual) => manual.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use carrel_layout::DAEMON_SOCKET;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use serde_json::Value;
@@ -152,7 +153,9 @@ fn wait_for_socket(watch: &std::os::fd::OwnedFd) -> io::Result<()> {
     let mut reader = Reader::new(watch, &mut buffer);
     loop {
         match reader.next() {
-            Ok(event) if event.file_name().is_some_and(|name| name.to_bytes() == b"daemon.sock") => return Ok(()),
+            Ok(event) if event.file_name().is_some_and(|name| name.to_bytes() == DAEMON_SOCKET.as_bytes()) => {
+                return Ok(());
+            }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => {
                 let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();

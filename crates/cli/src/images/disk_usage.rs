@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use carrel_daemon::Config;
 use carrel_fetch::FetchError;
+use carrel_layout::{DISKS, QUARANTINE, SERVICES, STORE};
 use carrel_units::ByteSize;
 use serde_json::json;
 
@@ -36,11 +37,11 @@ fn print(json: bool) -> Result<u8, Failure> {
         None => carrel_layers::StoreUsage::default(),
     };
     let home = CarrelHome::find()?;
-    let disks = bytes_of(&home.path().join("disks")) + bytes_of(&home.path().join("services"));
+    let disks = bytes_of(&home.path().join(DISKS)) + bytes_of(&home.path().join(SERVICES));
     let changes = bytes_of(&home.changes());
     let logs = usage_of(&log_root(&home)?);
     let quarantine = quarantined(home.path());
-    let store = bytes_of(&home.path().join("store"));
+    let store = bytes_of(&home.path().join(STORE));
     if json {
         let object = json!({
             "images": image_usage.images,
@@ -87,8 +88,8 @@ fn log_root(home: &CarrelHome) -> Result<PathBuf, Failure> {
 
 /// The usage of orphaned disks.
 fn quarantined(home: &Path) -> DiskUsage {
-    let entries = std::fs::read_dir(home.join("quarantine")).into_iter().flatten().flatten();
-    let disks = entries.map(|entry| bytes_of(&home.join("disks").join(entry.file_name())));
+    let entries = std::fs::read_dir(home.join(QUARANTINE)).into_iter().flatten().flatten();
+    let disks = entries.map(|entry| bytes_of(&home.join(DISKS).join(entry.file_name())));
     disks.fold(DiskUsage::default(), |sum, bytes| DiskUsage {
         files: sum.files + 1,
         bytes: sum.bytes.saturating_add(bytes),

@@ -178,7 +178,7 @@ fn changes(upper: OwnedFd, first: u32) -> SandboxChanges {
 
 /// The disk of a persistent sandbox and the digest of its image, from the provider's record.
 fn find_disk(sandbox: &str) -> Result<Option<(PathBuf, Digest)>, Failure> {
-    let disks = CarrelHome::find()?.path().join("disks");
+    let disks = CarrelHome::find()?.path().join(carrel_layout::DISKS);
     let entries = match std::fs::read_dir(&disks) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

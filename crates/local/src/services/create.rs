@@ -7,6 +7,7 @@ use carrel_control::provider::{Place, ProviderError};
 use carrel_control::spec::{Service, Spec};
 use carrel_fetch::Image;
 use carrel_layers::ImageConfig;
+use carrel_layout::ID_RANGES;
 use carrel_shim_client::messages::{Create, JobRetention, SandboxLimits, SharedNetwork};
 use carrel_shim_client::{DiscoveredSandbox, Liveness, Programs, process_start_time};
 
@@ -17,7 +18,7 @@ use crate::discovery::persistent_record;
 use crate::paths::HomePaths;
 use crate::start::is_stopped_error;
 use crate::stop::collect;
-use crate::{IDS, LocalInner, LocalSettings, blocking, failed, images, paths};
+use crate::{LocalInner, LocalSettings, blocking, failed, images, paths};
 
 impl LocalInner {
     /// The running sandbox of a service; none if the main sandbox has stopped, or is about to.
@@ -157,7 +158,7 @@ fn create(
         incarnation: service_ref.incarnation.clone(),
         directory: (&service_ref.directory).into(),
         programs: paths.programs().into(),
-        ids: IDS.into(),
+        ids: ID_RANGES.into(),
         agentd: (&programs.agentd).into(),
         root: (&root).into(),
         mounts: Vec::new(),
