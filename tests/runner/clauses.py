@@ -186,7 +186,9 @@ def _missing(root: Path, name: str) -> Iterator[str]:
 # === pages ===
 
 HEADS = {
-    "traceability": "# Traceability\n\nEach clause of the documents that Carrel implements, and the tests that prove it.\n",
+    "traceability": "# Traceability\n\nEach clause of the documents that Carrel implements, and the tests that prove it. "
+    "[Deviations](deviations.md) has the clauses that Carrel does not hold. The session access document is not implemented. "
+    "Carrel has no SDK for the control API: the clauses about SDKs are tested with the published clients and with the CLI.\n",
     "promises": "# Promises\n\nEach limit and property that Carrel promises, and the tests that prove it. "
     "[SPECIFICATION.md](../../SPECIFICATION.md) has the ones that matter most.\n",
 }
