@@ -41,6 +41,14 @@ def changed_since(root: Path, commit: str | None, paths: list[str]) -> bool:
     return ancestor.returncode != 0
 
 
+def is_earlier(root: Path, commit: str) -> bool:
+    """Whether a commit belongs to the history of this one, as far as there is a history that could tell."""
+    if _output(["git", "rev-parse", "--is-shallow-repository"], root) != "false":
+        return True
+    ancestor = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=root, stderr=subprocess.DEVNULL)
+    return ancestor.returncode == 0
+
+
 def _output(command: list[str], cwd: Path) -> str | None:
     try:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)

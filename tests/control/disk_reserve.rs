@@ -291,6 +291,7 @@ os.truncate(\"large\", 0)'";
 fn without_a_freezer_the_writing_processes_are_killed_and_the_failure_to_pause_is_logged_once() {
     if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
         // With cgroup v2, pausing and accounting need the same hierarchy, so one cannot be missing without the other.
+        println!("test skipped: there is no freezer to take away without the other controllers");
         return;
     }
     run_within(WATCHDOG, async {

@@ -86,6 +86,7 @@ fn a_misplaced_message_is_refused_and_its_session_continues() {
     });
 }
 
+//= versioning.number-agreed-upon-once.settle-lower-two-use
 //= versioning.implementation-details.guest-gates-peer-generation
 //= versioning.number-agreed-upon-once.during-handshake-side-learns
 //= carrel.agent-itself.nothing-answered-peer-below

@@ -15,19 +15,23 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from . import documents
+from .evidence import Evidence
 
 CLAUSES = Path("docs/reference/clauses")
 PAGES = {"traceability": Path("docs/reference/traceability.md"), "promises": Path("docs/reference/promises.md")}
 SOURCES = ("crates", "tests", "sdk/typescript/test", "benchmarks/src")
 NOT_OURS = {"node_modules", "target", "generated", "__pycache__"}
-# Its marks are examples.
-OWN_TESTS = "test_clauses.py"
+# Their marks are examples.
+EXAMPLES = ("clauses.py", "test_clauses.py")
 
 MARK = re.compile(r"^\s*(?://|#)=\s*(\S+)\s*$")
+ALMOST_MARK = re.compile(r"^\s*(?:///?!?|##?)\s?=\s")
 _BETWEEN = re.compile(r"^\s*(?:#\[|//|#|@|\)|\]|$)|^\s+[^\s].*\)\]$")
 _TEST = re.compile(
     r"""^\s*(?:(?:pub(?:\([a-z]+\))?\s)?(?:async\s)?fn\s(?P<rust>\w+)
@@ -120,7 +124,7 @@ def _sources(root: Path) -> Iterator[Path]:
     for start in SOURCES:
         for directory, below, files in os.walk(root / start):
             below[:] = sorted(set(below) - NOT_OURS)
-            sources = sorted(name for name in files if name.endswith((".rs", ".py", ".ts")) and name != OWN_TESTS)
+            sources = sorted(name for name in files if name.endswith((".rs", ".py", ".ts")) and name not in EXAMPLES)
             yield from (Path(directory) / name for name in sources)
 
 
@@ -136,52 +140,55 @@ def _test_below(lines: list[str]) -> str:
 # === checks ===
 
 
-@dataclass
-class Names:
-    """The tests that passed, found by the last part of their names."""
-
-    names: Iterable[str]
-    by_end: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in self.names:
-            self.by_end.setdefault(re.sub(r"\[.*\]$", "", re.split(r"::", name)[-1]), []).append(name)
-
-    def passed(self, proof: Proof) -> bool:
-        """Whether the test below a mark passed; of several with one name, those of its file count."""
-        # Suites of agents report their tests without `test_`.
-        found = [name for end in {proof.test, proof.test.removeprefix("test_")} for name in self.by_end.get(end, [])]
-        words = {proof.path.stem, *proof.path.parts[:-1]} - {"src", "tests", "main", "mod", "lib", "crates"}
-        near = [name for name in found if words & set(re.split(r"::|/|\.", name.replace("carrel-", "")))]
-        return bool(near or (len(found) == 1))
-
-
-def problems(root: Path, passed: set[str] | None = None) -> list[str]:
-    """What is wrong with clauses, marks and pages; with the names of a run also whether the tests passed."""
-    documents, marks = load(root), proofs(root)
-    clauses = {clause.id: clause for document in documents for section in document.sections for clause in section.clauses}
+def problems(root: Path, evidence: Evidence | None = None) -> list[str]:
+    """What is wrong with clauses, marks and pages; with the evidence of a run also whether the tests passed."""
+    listed, marks = load(root), proofs(root)
+    clauses = {clause.id: clause for document in listed for section in document.sections for clause in section.clauses}
     proved = {proof.clause for proof in marks}
-    wrong = [f"{proof.path}:{proof.line}: there is no clause {proof.clause}" for proof in marks if proof.clause not in clauses]
+    wrong = [f"{path.relative_to(root)}:{line}: this is no mark" for path, line in _malformed(root)]
+    wrong += [f"{proof.path}:{proof.line}: there is no clause {proof.clause}" for proof in marks if proof.clause not in clauses]
     wrong += [f"{proof.path}:{proof.line}: no test follows the mark" for proof in marks if not proof.test]
     for clause in clauses.values():
         if clause.id not in proved and not clause.files and not clause.checks:
             wrong.append(f"{clause.id}: nothing proves this clause")
-        wrong += [f"{clause.id}: there is no file {name}" for name in clause.files if not (root / name.split("#")[0]).exists()]
-    for path, text in render(documents, marks).items():
+        wrong += [f"{clause.id}: {problem}" for name in clause.files for problem in _missing(root, name)]
+    for path, text in render(listed, marks).items():
         if not (root / path).is_file() or (root / path).read_text() != text:
             wrong.append(f"{path} is not what the clauses yield: run python3 -m runner.clauses in tests/")
-    if passed is not None:
-        names = Names(passed)
-        wrong += [f"{proof.path}:{proof.line}: {proof.test} did not pass" for proof in marks if not names.passed(proof)]
+    if evidence is not None:
+        proved_here = {(proof.path, proof.test): evidence.proves(proof.path, proof.test) for proof in marks}
+        wrong += [
+            f"{proof.path}:{proof.line}: {proof.test} did not pass"
+            for proof in marks
+            if not proved_here[proof.path, proof.test]
+        ]
         for clause in clauses.values():
-            wrong += [f"{clause.id}: {check} did not pass" for check in clause.checks if check not in passed]
+            wrong += [f"{clause.id}: {check} did not pass" for check in clause.checks if not evidence.passed(check)]
     return wrong
+
+
+def _malformed(root: Path) -> Iterator[tuple[Path, int]]:
+    """The lines that look like marks and are none."""
+    for path in _sources(root):
+        for at, line in enumerate(path.read_text().splitlines(), start=1):
+            if ALMOST_MARK.match(line) and not MARK.match(line):
+                yield path, at
+
+
+def _missing(root: Path, name: str) -> Iterator[str]:
+    path, _, anchor = name.partition("#")
+    if not (root / path).exists():
+        yield f"there is no file {path}"
+    elif anchor and anchor not in documents.anchors(root / path):
+        yield f"there is no heading {name}"
 
 
 # === pages ===
 
 HEADS = {
-    "traceability": "# Traceability\n\nEach clause of the documents that Carrel implements, and the tests that prove it.\n",
+    "traceability": "# Traceability\n\nEach clause of the documents that Carrel implements, and the tests that prove it. "
+    "[Deviations](deviations.md) has the clauses that Carrel does not hold. The session access document is not implemented. "
+    "Carrel has no SDK for the control API: the clauses about SDKs are tested with the published clients and with the CLI.\n",
     "promises": "# Promises\n\nEach limit and property that Carrel promises, and the tests that prove it. "
     "[SPECIFICATION.md](../../SPECIFICATION.md) has the ones that matter most.\n",
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 from .outcome import Ledger, Outcome, Status
 from .process import Finished, Watchdog
 
-# From the newest release to the oldest; one whose requirements are not in the repository is not run.
+# From the newest release to the oldest.
 CLIENTS = ("current", "gen7", "gen4", "legacy")
 # Those of the control API: the published client, and plain gRPC.
 CONTROL_CLIENTS = ("sdk", "plain")
@@ -54,6 +54,9 @@ class ForeignClients:
             requirements = self.suite / "requirements" / f"{client}.txt"
             if requirements.is_file():
                 self._run_client(client, requirements)
+            else:
+                missing = f"there is no {requirements}"
+                self.ledger.add(Outcome(f"{self.suite.name}/{client}", Status.FAILED, None, missing))
 
     def _run_client(self, client: str, requirements: Path) -> None:
         python = self._environment(client, requirements)

@@ -13,6 +13,11 @@ JSON_ARGUMENTS = ["-Z", "unstable-options", "--format", "json", "--report-time"]
 # The harness of a stable compiler needs this for the arguments above.
 JSON_ENV = {"RUSTC_BOOTSTRAP": "1"}
 
+# With this the harness passes on what successful tests print as well.
+SHOW_OUTPUT = "--show-output"
+# What a test prints when it returns because its host lacks something; the harness knows no such outcome.
+_SKIPPED = re.compile(r"^test skipped: (?P<reason>.+)$", re.MULTILINE)
+
 _RESULTS = {"ok": Status.PASSED, "failed": Status.FAILED, "ignored": Status.SKIPPED}
 _PLAIN_RESULT = re.compile(
     r"^test (?P<name>.+?)(?: - (?:should panic|compile|compile fail))? \.\.\. "
@@ -56,7 +61,7 @@ def parse_json(text: str) -> Suite:
                 suite.unfinished.remove(event["name"])
             detail = "\n".join(part for part in (event.get("message"), event.get("stdout")) if part)
             status = _RESULTS[event["event"]]
-            suite.outcomes.append(Outcome(event["name"], status, event.get("exec_time"), detail))
+            suite.outcomes.append(_outcome(event["name"], status, event.get("exec_time"), detail))
     return suite
 
 
@@ -69,6 +74,11 @@ def _event(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return event if event["type"] in ("suite", "test") and "event" in event else None
+
+
+def _outcome(name: str, status: Status, seconds: float | None, detail: str) -> Outcome:
+    skipped = _SKIPPED.search(detail) if status is Status.PASSED else None
+    return Outcome(name, Status.SKIPPED, seconds, skipped["reason"]) if skipped else Outcome(name, status, seconds, detail)
 
 
 def parse_plain(text: str) -> Suite:
@@ -86,13 +96,13 @@ def parse_plain(text: str) -> Suite:
             found.append((match["name"], status, seconds, match["message"] or ""))
         elif match := _PLAIN_OUTPUT.match(line):
             current = printed.setdefault(match["name"], [])
-        elif line == "failures:":
+        elif line in ("failures:", "successes:"):
             current = None
         elif current is not None:
             current.append(line)
     return Suite(
         outcomes=[
-            Outcome(name, status, seconds, message or "\n".join(printed.get(name, ())))
+            _outcome(name, status, seconds, message or "\n".join(printed.get(name, ())))
             for name, status, seconds, message in found
         ],
         complete=suites > 0 and suites == finished,

@@ -42,12 +42,15 @@ def _write(path: Path, root: Path, what: dict[str, Any], outcomes: list[Outcome]
     return path
 
 
-def passed(root: Path) -> set[str]:
-    """The tests that the records saw pass."""
-    found = set()
-    for path in (root / PATH, root / MACHINES, root / SOAK):
-        if path.is_file():
-            found |= {name for name, status in json.loads(path.read_text())["tests"].items() if status == "passed"}
+def passed(root: Path) -> dict[str, str]:
+    """The tests that the records saw pass, and which record that is. A record of another history counts for nothing."""
+    found = dict[str, str]()
+    for path in (PATH, MACHINES, SOAK):
+        if (root / path).is_file():
+            content = json.loads((root / path).read_text())
+            if circumstances.is_earlier(root, content["commit"]):
+                name = f"{path} of {content['commit'][:12]}"
+                found |= {test: name for test, status in content["tests"].items() if status == "passed"}
     return found
 
 

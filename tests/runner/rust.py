@@ -86,10 +86,10 @@ class RustTests:
         self, artefact: Artefact, arguments: list[str], env: dict[str, str], limit: float, late: list[str]
     ) -> None:
         done = self._start(
-            artefact, [*arguments, *libtest.JSON_ARGUMENTS], {**env, **libtest.JSON_ENV}, limit
+            artefact, [*arguments, libtest.SHOW_OUTPUT, *libtest.JSON_ARGUMENTS], {**env, **libtest.JSON_ENV}, limit
         )
         if libtest.json_refused(done.code, done.errors):
-            done = self._start(artefact, arguments, env, limit)
+            done = self._start(artefact, [*arguments, libtest.SHOW_OUTPUT], env, limit)
             suite = libtest.parse_plain(done.output)
         else:
             suite = libtest.parse_json(done.output)

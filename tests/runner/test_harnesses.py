@@ -1,13 +1,16 @@
 """Parsers for the test harnesses of Rust, Python and Node.js."""
 
+import contextlib
+import io
 import unittest
 from pathlib import Path
 
 import artefacts
 
 from . import libtest, rust, typescript
-from .foreign import parse_junit
+from .foreign import ForeignClients, parse_junit
 from .outcome import Ledger, Outcome, Status
+from .process import Watchdog
 
 EVENTS = """
 { "type": "suite", "event": "started", "test_count": 3 }
@@ -55,6 +58,14 @@ class Json(unittest.TestCase):
             ],
         )
 
+    def test_a_test_that_says_so_was_skipped(self) -> None:
+        printed = '"ok", "stdout": "before\\ntest skipped: only root can\\n"'
+        outcomes = libtest.parse_json(EVENTS.replace('"ok"', printed)).outcomes
+        self.assertEqual(outcomes[1], Outcome("tests::good", Status.SKIPPED, 0.5, "only root can"))
+        # A failure stays one.
+        failed = EVENTS.replace("line\\npanicked", "test skipped: why")
+        self.assertEqual(libtest.parse_json(failed).outcomes[2].status, Status.FAILED)
+
     def test_a_suite_that_never_says_it_is_done_is_not_complete(self) -> None:
         self.assertFalse(libtest.parse_json(EVENTS).complete)
 
@@ -86,6 +97,12 @@ class Plain(unittest.TestCase):
         )
         self.assertEqual(suite.outcomes[-1].detail, "line\npanicked\n")
 
+    def test_a_test_that_says_so_was_skipped(self) -> None:
+        printed = "successes:\n\n---- tests::good stdout ----\ntest skipped: only root can\n\nsuccesses:\n    tests::good\n"
+        outcomes = libtest.parse_plain(PLAIN.replace("failures:", f"{printed}\nfailures:", 1)).outcomes
+        self.assertEqual(outcomes[1], Outcome("tests::good", Status.SKIPPED, None, "only root can"))
+        self.assertEqual(outcomes[2].status, Status.PASSED)
+
     def test_a_suite_without_its_last_line_is_not_complete(self) -> None:
         self.assertFalse(libtest.parse_plain(PLAIN.split("failures:")[0]).complete)
 
@@ -95,6 +112,14 @@ class Plain(unittest.TestCase):
 
     def test_names_come_from_a_terse_list(self) -> None:
         self.assertEqual(libtest.parse_list("a::b: test\nc: benchmark\n\n"), ["a::b"])
+
+
+class Foreign(unittest.TestCase):
+    def test_a_client_without_requirements_fails(self) -> None:
+        ledger = Ledger()
+        with contextlib.redirect_stdout(io.StringIO()):
+            ForeignClients(ledger, Watchdog(1.0), Path("/nonexistent/control"), Path("/nonexistent"), 1.0, ("sdk", "plain")).run()
+        self.assertEqual(ledger.named(Status.FAILED), ["control/plain", "control/sdk"])
 
 
 class Names(unittest.TestCase):

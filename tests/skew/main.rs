@@ -3,6 +3,8 @@
 mod features;
 
 use carrel_agent_client::{AgentClient, ConnectError, ConnectOptions, Generation};
+use carrel_protocol::codec::encode_body;
+use carrel_protocol::{Envelope, Flags};
 use carrel_tests::{Agentd, run, shell};
 
 use crate::features::all_features;
@@ -53,6 +55,13 @@ fn two_peers_agree_on_the_lower_generation() {
                 let client = agentd.client_of(clients).await;
                 assert_eq!(client.generation(), agents.min(clients), "agent {agents}, client {clients}");
                 assert_eq!(client.run(shell("exit 5"), "").await.unwrap().code, 5);
+                let negotiated = agents.min(clients);
+                // The agent's own messages have the generation that it announced, or that a greeting agreed on.
+                let answers =
+                    if negotiated > Generation::PUBLISHED { negotiated } else { agents.min(Generation::PUBLISHED) };
+                let request = encode_body(negotiated, &shell("exit 5")).unwrap();
+                let answer = client.request_raw(Flags::SESSION_START, request).await.unwrap();
+                assert_eq!(Envelope::parse(&answer.body).unwrap().generation, answers);
             }
         }
     });

@@ -267,6 +267,7 @@ mod tests {
         (AgentLink::spawn(negotiated, FrameReader::new(reader), FrameOutbox::new(Box::new(writer))), theirs)
     }
 
+    //= versioning.number-agreed-upon-once.settle-lower-two-use
     //= versioning.tests-names.type-sendable-current-peer
     //= versioning.three-kinds-change.host-checks-agreed-generation
     #[tokio::test]

@@ -78,6 +78,9 @@ mod tests {
         assert_eq!(socket_path(home, ""), Err(PathError::BadName(0)));
         assert_eq!(socket_path(home, &"n".repeat(129)), Err(PathError::BadName(129)));
         assert!(socket_path(home, &"n".repeat(128)).is_ok());
+        // Bytes of UTF-8 count, not characters.
+        assert_eq!(socket_path(home, &"é".repeat(65)), Err(PathError::BadName(130)));
+        assert!(socket_path(home, &"é".repeat(64)).is_ok());
         // The part below the home has 50 bytes.
         let longest = format!("/{}", "h".repeat(56));
         assert_eq!(socket_path(Path::new(&longest), "demo").unwrap().as_os_str().len(), 107);

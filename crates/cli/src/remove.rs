@@ -218,3 +218,28 @@ fn remove_ephemeral(
 fn incarnation(found: &DiscoveredSandbox) -> Option<&str> {
     found.record.as_ref().map(|record| record.incarnation.as_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use carrel_api::agbox::v1::SandboxEvent;
+
+    use super::*;
+    use crate::daemon::wait::scripted_daemon::{Call, ScriptedDaemon};
+
+    //= control.snapshot-stream.anchor-same-resource
+    //= control.order.clients-wait-baselines-drop
+    #[tokio::test]
+    async fn the_wait_for_a_deletion_reads_the_sandbox_before_it_subscribes() {
+        let at = |last_event_sequence, state: SandboxState| SandboxHandle {
+            sandbox_id: "web1".to_owned(),
+            last_event_sequence,
+            state: state.into(),
+            ..SandboxHandle::default()
+        };
+        let scripted = ScriptedDaemon::start(vec![at(7, SandboxState::Deleting), at(8, SandboxState::Deleted)]);
+        let deleted = SandboxState::Deleted.into();
+        scripted.emit(SandboxEvent { sequence: 8, sandbox_state: deleted, ..SandboxEvent::default() });
+        wait_until_deleted(&mut scripted.client().await, "web1").await.unwrap();
+        assert_eq!(scripted.calls(), [Call::Get(7), Call::Subscribe(7), Call::Get(8)]);
+    }
+}

@@ -59,6 +59,7 @@ fn decode_within_the_allowance(message_type: MessageType, payload: &[u8]) {
     assert!(held <= allowance(payload.len()), "{message_type} held {held} bytes for {}", payload.len());
 }
 
+//= carrel.protocol.bounded-depth-size-whatever
 //= carrel.protocol.property-fuzz-target-decoder
 //= promises.protocol.memory-decoder
 #[test]

@@ -87,6 +87,7 @@ fn a_ready_from_a_relay_decodes_and_is_forwarded_with_a_definite_length() {
     assert_eq!(ours, definite);
 }
 
+//= carrel.protocol.46-published-types-ours
 //= versioning.number-agreed-upon-once.kind-message-records-generation
 //= versioning.implementation-details.core-exec-types-generation
 //= client.constants-functions.flagsessionstart-0x02-opening-frame

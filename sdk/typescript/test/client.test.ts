@@ -157,6 +157,7 @@ test("an aborted request fails with its own reason", async (t) => {
 });
 
 //= agents.sdk.server-mode-connect-base
+//= agents.sdk.waits-health-15-s
 test("connect waits until the server is healthy", async (t) => {
   const server = await serve(t, (_, response) => {
     if (server.received.length === 1) response.destroy();
@@ -164,8 +165,9 @@ test("connect waits until the server is healthy", async (t) => {
     else json(response, { status: "ok" });
   });
   const agent = await SandboxAgent.connect({ baseUrl: server.url });
-  assert.equal(server.received.length, 3);
+  assert.deepEqual(server.received.map(({ method, path }) => `${method} ${path}`), Array(3).fill("GET /v1/health"));
   assert.deepEqual(await agent.getHealth(), { status: "ok" });
+  assert.equal(agent.server, undefined, "it has started no server");
 });
 
 test("connect reports why the server was not healthy in time", async (t) => {

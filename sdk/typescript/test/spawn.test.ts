@@ -54,6 +54,7 @@ test("an older program is started without --exit-with-stdin", async (t) => {
   assert.equal((await seen(server)).words.includes("--exit-with-stdin"), false);
 });
 
+//= agents.sdk.spawn-options
 //= agents.sdk.port-given-free-token
 test("host, port and token are configurable", async (t) => {
   const free = await new Promise<number>((resolve) => {
@@ -126,6 +127,16 @@ test("a killed program is reported with its signal", async (t) => {
   await assert.rejects(spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "killed" } }), /by SIGKILL/);
 });
 
+//= agents.sdk.waits-health-15-s
+test("the health of a started server is polled until it is good", async (t) => {
+  const requests = join(scratch(t), "requests");
+  const server = await spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "slow", OWN: requests } });
+  t.after(() => server.dispose());
+  const polled = readFileSync(requests, "utf8").split("\n").filter((line) => line.includes("health"));
+  assert.deepEqual(polled, Array(3).fill("GET /v1/health"));
+});
+
+//= agents.sdk.spawn-options
 //= agents.sdk.waits-health-15-s
 test("a program that is never healthy is stopped after the timeout", async (t) => {
   const started = spawnSandboxAgent({ binaryPath: fake(t), env: { FAKE: "never" }, timeoutMs: 500 });
@@ -208,6 +219,7 @@ test("an exit of the server fails pending requests", async (t) => {
   await assert.rejects(agent.listAgents(), { name: "ConnectionError", message: "sandbox-agent ended by SIGKILL" });
 });
 
+//= agents.sdk.spawn-options
 test("a server that fills its pipe does not block", async (t) => {
   const lines: string[] = [];
   const spawn = { binaryPath: fake(t), env: { FAKE: "loud" } };
@@ -222,6 +234,7 @@ test("a program that cannot be executed is named", async (t) => {
   await assert.rejects(spawnSandboxAgent({ env: { SANDBOX_AGENT_BIN: missing } }), new RegExp(`SANDBOX_AGENT_BIN names ${missing}`));
 });
 
+//= agents.sdk.spawn-options
 //= agents.sdk.embedded-program-sandbox-agent
 test("the program is configured, in its package, or in PATH", async (t) => {
   const directory = scratch(t);
@@ -236,6 +249,7 @@ test("the program is configured, in its package, or in PATH", async (t) => {
   const { writeFileSync } = await import("node:fs");
   writeFileSync(join(packaged, "package.json"), "{}");
   assert.equal(await findBinary({ env: { PATH: env.PATH }, from }), program);
+  assert.equal(await findBinary({ env, from }), variable);
   await assert.rejects(findBinary({ env: {}, from: join("/", "app.js") }), /@carrel\/sandbox-agent-.*\n.*SANDBOX_AGENT_BIN/);
 });
 

@@ -53,6 +53,7 @@ async def test_the_log_has_no_gaps_and_each_event_has_its_state(client):
     assert {*event_types(events)} >= {EventType.EXEC_STARTED, *EXEC_ENDS}
 
 
+#= control.events.details-sandbox-phase
 async def test_requests_and_their_completion_name_the_same_reason(client):
     events = {EventType(event.event_type): event for event in await full_lifecycle(client, new_id())}
     for kind in (EventType.STOP_REQUESTED, EventType.STOPPED):
@@ -62,6 +63,7 @@ async def test_requests_and_their_completion_name_the_same_reason(client):
     assert events[EventType.PREPARING].sandbox_phase.phase == "materialize"
 
 
+#= control.subscription.public-api
 #= control.subscription.separate-callers-separate-subscriptions
 async def test_a_subscription_begins_after_its_sequence(client, sandbox):
     events = await history(client, sandbox)

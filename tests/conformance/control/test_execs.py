@@ -30,6 +30,7 @@ async def test_output_files_have_every_byte(client, sandbox):
         pytest.param(["sh", "-c", "printf out; printf err >&2; kill -TERM $$"], 143, id="terminated"),
     ],
 )
+#= control.events.details-exec
 async def test_a_failed_command_has_its_exit_code(client, sandbox, command, code):
     handle = await client.run(sandbox, command)
     assert output(handle) == (code, b"out", b"err")

@@ -38,6 +38,7 @@ async def test_a_full_lifecycle_fits_in_the_default_timeouts_of_a_client(client)
     ]
 
 
+#= control.accepted-completed.explicit-wait-parameter
 #= control.accepted-completed.slow-operations-shape-accept
 #= control.accepted-completed.slow-operations-return-after
 #= control.accepted-completed.accepted-command-said-complete

@@ -126,6 +126,14 @@ async def test_an_invalid_file_is_refused(client, yaml):
     assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "config_yaml"})
 
 
+#= control.images.image-request-daemon-default
+async def test_a_file_without_an_image_is_refused(client):
+    name = new_id()
+    refused = await refusal(client.call("CreateSandbox", config_yaml=b"labels: {a: b}", sandbox_id=name))
+    assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "image"})
+    assert (await refusal(client.get_sandbox(name))).reason == "SANDBOX_NOT_FOUND"
+
+
 async def test_a_create_without_a_spec_is_refused(client):
     refused = await refusal(client.call("CreateSandbox"))
     assert details(refused) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT", {"field": "create_spec"})

@@ -77,6 +77,7 @@ async def test_a_ready_service_is_healthy_and_keeps_its_files_across_a_resume(cl
         assert happened.index(EventType.READY) < happened.index(EventType.SERVICE_READY)
 
 
+#= control.events.details-service
 async def test_a_service_that_cannot_start_is_reported_once_and_delays_no_command(client):
     service = client.types.CompanionContainerSpec(name="base", image="/no/such/image", command=["true"])
     async with new_sandbox(client, companion_containers=(service,)) as name:

@@ -26,13 +26,26 @@ fn root() -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
 }
 
+/// A value of the file that names the previous release.
+fn pin(key: &str) -> String {
+    let pin = std::fs::read_to_string(root().join("tests/skew/shim/previous.toml")).unwrap();
+    let value = pin.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = ")).unwrap_or_default();
+    value.trim_matches('"').to_owned()
+}
+
 /// The commit of the previous release.
 fn pinned() -> String {
-    let pin = std::fs::read_to_string(root().join("tests/skew/shim/previous.toml")).unwrap();
-    let commit = pin.lines().find_map(|line| line.strip_prefix("commit = ")).unwrap_or_default().trim_matches('"');
+    let commit = pin("commit");
     let is_commit = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(is_commit, "tests/skew/shim/previous.toml names no release: write the commit of the last one there");
-    commit.to_owned()
+    commit
+}
+
+/// The generation of the agent of the previous release.
+fn generation() -> Generation {
+    let number = pin("generation").parse().expect("tests/skew/shim/previous.toml names the generation of the release");
+    assert!((Generation::PUBLISHED.get()..=Generation::CURRENT.get()).contains(&number), "{number}");
+    Generation::new(number)
 }
 
 /// The directory that keeps the built programs of each release.
@@ -126,8 +139,8 @@ fn the_client_works_with_the_agent_of_the_previous_release() {
         };
         let agentd = launched(&[]);
         let client = agentd.client().await;
-        let released = client.generation();
-        assert!((Generation::PUBLISHED..=Generation::CURRENT).contains(&released), "{released}");
+        let released = generation();
+        assert_eq!(client.generation(), released);
         all_features(&client, &agentd.path(""), released).await;
         for older in Generation::all().filter(|older| *older < released) {
             let agentd = launched(&["--max-generation", &older.to_string()]);

@@ -146,6 +146,18 @@ async fn a_dropped_watch_is_cancelled() {
     assert_eq!(peer.expect().await, (id, CarrelFsCancel {}));
 }
 
+//= client.methods-client.call-cancelled
+#[tokio::test]
+async fn a_dropped_raw_request_is_cancelled_according_to_its_message() {
+    let (client, mut peer) = connected(10).await;
+    let request = ExecRequest { cmd: "sleep".into(), ..ExecRequest::default() };
+    let body = encode_body(Generation::PUBLISHED, &request).unwrap();
+    let call = client.request_raw(Flags::SESSION_START, body);
+    let id = begin_and_drop(call, async { peer.expect::<ExecRequest>().await.0 }).await;
+    assert_eq!(peer.expect().await, (id, ExecSignal { signal: 9, whole: false }));
+    ping(&client, &mut peer).await;
+}
+
 //= client.streams-types.close-releases-stream
 #[tokio::test]
 async fn a_raw_stream_is_cancelled_according_to_its_opening_message() {

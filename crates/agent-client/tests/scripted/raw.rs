@@ -1,11 +1,12 @@
 //! Raw frames: the flags and the body belong to the caller, and pass unchanged in both directions.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use carrel_agent_client::protocol::Flags;
+use carrel_agent_client::protocol::payload::{ExecRequest, ExecStarted};
 use carrel_agent_client::{AgentClient, AgentClientError, ConnectionLost, RawFrame, RawStream};
 use tokio::io::AsyncWriteExt;
 
@@ -42,6 +43,30 @@ fn is_pending(call: impl Future) -> bool {
 async fn lose(client: &AgentClient, peer: &mut ScriptedPeer) {
     peer.stream.shutdown().await.unwrap();
     assert!(matches!(client.ping().await, Err(AgentClientError::Lost(ConnectionLost::Ended))));
+}
+
+//= client.constants-functions.flagsessionstart-0x02-opening-frame
+#[tokio::test]
+async fn every_session_is_opened_with_the_flag_0x02_and_its_further_frames_are_without() {
+    let (client, mut peer) = connected(10).await;
+    let opened = |frame: RawFrame| (frame.flags.bits(), frame.id);
+    let call = client.exec(ExecRequest { cmd: "cat".into(), ..ExecRequest::default() });
+    let agent = async {
+        let (flags, id) = opened(peer.frame().await.unwrap());
+        peer.send(id, &ExecStarted { pid: 1 }).await;
+        (flags, id)
+    };
+    let (command, (flags, id)) = tokio::join!(call, agent);
+    assert_eq!(flags, 0x02, "core.exec.request");
+    drop(command.unwrap());
+    assert_eq!(opened(peer.frame().await.unwrap()), (0, id), "core.exec.signal");
+    let files = client.files();
+    let calls: [Pin<Box<dyn Future<Output = ()>>>; 2] =
+        [Box::pin(async { drop(files.stat("/").await) }), Box::pin(async { drop(client.tcp("localhost", 80).await) })];
+    for mut call in calls {
+        assert!(is_pending(call.as_mut()));
+        assert_eq!(peer.frame().await.unwrap().flags.bits(), 0x02);
+    }
 }
 
 //= client.constants-functions.bodies-raw-cbor-whole

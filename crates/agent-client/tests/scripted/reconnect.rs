@@ -1,6 +1,6 @@
 //! Ids are never reused: before they run out, a client with a path reconnects.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use carrel_agent_client::protocol::codec::encode_body;
@@ -28,6 +28,10 @@ impl ScriptedServer {
     fn new(name: &str) -> Self {
         let home = std::env::temp_dir().join(format!("carrel-{name}-{}", std::process::id()));
         let path = socket_path(&home, name).unwrap();
+        Self::at(home, &path)
+    }
+
+    fn at(home: PathBuf, path: &Path) -> Self {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         Self { listener: UnixListener::bind(path).unwrap(), home, next: 101 }
     }
@@ -52,6 +56,21 @@ impl ScriptedServer {
 impl Drop for ScriptedServer {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.home);
+    }
+}
+
+//= client.constants-functions.path-same-dialled
+#[tokio::test]
+async fn a_connection_by_name_uses_the_resolved_path() {
+    let home = std::env::temp_dir().join(format!("carrel-dialled-{}", std::process::id()));
+    let current = socket_path(&home, "dialled").unwrap();
+    let mut servers = Vec::new();
+    // Each one is preferred to those before it.
+    for path in [home.join("sandboxes/dialled/runtime/agent.sock"), current] {
+        let mut server = ScriptedServer::at(home.clone(), &path);
+        assert_eq!(socket_path(&home, "dialled").unwrap(), path);
+        server.connected("dialled").await;
+        servers.push(server);
     }
 }
 

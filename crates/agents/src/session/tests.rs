@@ -9,9 +9,13 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
 use super::{AgentSession, ProgramLocator, SessionError, SessionLimits, SessionParts, SessionStatus, SessionUpdate};
-use crate::agent::{
-    AgentDriver, AgentError, AgentEvent, AgentId, AgentMode, AgentProgram, Conversation, ConversationOptions, Models,
-    PermissionMode, Prompt, UserAnswer,
+use crate::{
+    agent::{
+        AgentDriver, AgentError, AgentEvent, AgentExit, AgentId, AgentMode, AgentProgram, Conversation,
+        ConversationOptions, Models, PermissionMode, Prompt, UserAnswer,
+    },
+    child::ChildExit,
+    schema::TurnOutcome,
 };
 
 /// Never opens a conversation.
@@ -176,4 +180,100 @@ async fn settings_that_change_while_the_agent_starts_apply_before_the_first_prom
         *calls.lock().unwrap(),
         ["open default", "mode plan", "model large", "prompt one", "close", "open plan", "prompt two", "close"]
     );
+}
+
+/// Completes each turn, then exits with a code.
+struct ExitingAgent {
+    code: i32,
+    closed: Arc<Semaphore>,
+}
+
+struct ExitingConversation {
+    code: i32,
+    events: Vec<AgentEvent>,
+    closed: Arc<Semaphore>,
+}
+
+#[async_trait]
+impl AgentDriver for ExitingAgent {
+    fn id(&self) -> AgentId {
+        AgentId::Mock
+    }
+
+    fn permission_modes(&self) -> &'static [PermissionMode] {
+        &PermissionMode::ALL
+    }
+
+    async fn models(&self, _: &AgentProgram) -> Result<Models, AgentError> {
+        Ok(Models::default())
+    }
+
+    async fn open(&self, _: ConversationOptions) -> Result<Box<dyn Conversation>, AgentError> {
+        Ok(Box::new(ExitingConversation { code: self.code, events: Vec::new(), closed: Arc::clone(&self.closed) }))
+    }
+}
+
+#[async_trait]
+impl Conversation for ExitingConversation {
+    fn native_id(&self) -> Option<String> {
+        None
+    }
+
+    async fn next(&mut self, events: &mut Vec<AgentEvent>) {
+        match self.events.pop() {
+            Some(event) => events.push(event),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn prompt(&mut self, _: &Prompt) -> Result<(), AgentError> {
+        let exit = ChildExit { code: Some(self.code), signal: None, stderr: String::new() };
+        let completed =
+            AgentEvent::TurnEnded { outcome: TurnOutcome::Completed, message: None, usage: None, raw: None };
+        self.events = vec![AgentEvent::Exited(AgentExit::Exited(exit)), completed];
+        Ok(())
+    }
+
+    async fn interrupt(&mut self) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    async fn answer(&mut self, _: &str, _: UserAnswer) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    async fn set_permission_mode(&mut self, _: AgentMode, _: PermissionMode) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    async fn set_model(&mut self, _: Option<&str>, _: Option<&str>) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    async fn close(self: Box<Self>, _: Duration, _: &mut Vec<AgentEvent>) {
+        self.closed.add_permits(1);
+    }
+}
+
+//= agents.lifecycle.process-terminates-session-marked
+#[tokio::test]
+async fn an_agent_that_exits_between_turns_ends_its_session_unless_its_code_is_0() {
+    for code in [0, 3] {
+        let closed = Arc::new(Semaphore::new(0));
+        let agent = ExitingAgent { code, closed: Arc::clone(&closed) };
+        let session = with(Arc::new(agent), Arc::new(|_, _| Ok(AgentProgram::default())));
+        let mut first = session.prompt(prompt("one"), false).await.unwrap();
+        first.wait_for(|state| state.ended.is_some()).await.unwrap();
+        // The session closes a conversation whose agent has exited; the answer to a further request comes after that.
+        closed.acquire().await.unwrap().forget();
+        let second = session.prompt(prompt("two"), false).await;
+        let (status, end) = (session.snapshot().status, session.snapshot().record.end);
+        if code == 0 {
+            assert!(status != SessionStatus::Ended && end.is_none(), "{status:?} {end:?}");
+            second.unwrap().wait_for(|state| state.ended.is_some()).await.unwrap();
+        } else {
+            assert_eq!((status, end.unwrap().exit_code, second.is_err()), (SessionStatus::Ended, Some(3), true));
+        }
+        session.close(false, super::CLOSE_GRACE).await;
+    }
 }

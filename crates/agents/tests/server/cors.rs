@@ -28,6 +28,7 @@ async fn no_origin_is_allowed_by_default() {
     }
 }
 
+//= agents.besides-document.cors-flags-alone
 #[tokio::test]
 async fn only_the_named_origins_are_allowed() {
     let flags = ["--no-token", "--cors-allow-origin", PAGE, "--cors-allow-origin", "http://localhost:3000"];

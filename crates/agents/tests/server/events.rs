@@ -125,7 +125,7 @@ async fn raw_messages_are_included_on_request() {
 //= agents.compatibility.mock-bundled-daemon-makes
 //= agents.modes-capabilities.files-images-parts
 #[tokio::test]
-async fn every_kind_of_part_is_emitted() {
+async fn texts_tools_attachments_and_unknown_parts_are_emitted() {
     let server = demo().await;
     let events = server.events("s", "").await;
     let parts: Vec<_> = events

@@ -85,8 +85,11 @@ async fn every_type_of_event_has_its_kind_of_details_and_a_timestamp_in_order() 
         ..CompanionContainerSpec::default()
     };
     request.create_spec.as_mut().unwrap().companion_containers = vec![service("database"), service("broken")];
+    server.fake.hold(FakeCall::Start);
     client.create_sandbox(request).await.unwrap();
+    let mut all = client.subscribe_sandbox_events(subscribe("demo", 0)).await.unwrap().into_inner();
     let mut live = client.subscribe_sandbox_events(subscribe("demo", 1)).await.unwrap().into_inner();
+    server.fake.release(FakeCall::Start);
     let mut reported = 0;
     while reported < 2 {
         reported += usize::from(details_of(next(&mut live).await.event_type()) == "service");
@@ -113,6 +116,13 @@ async fn every_type_of_event_has_its_kind_of_details_and_a_timestamp_in_order() 
     until(&mut live, EventType::SandboxReady).await;
     client.delete_sandbox(DeleteSandboxRequest { sandbox_id: "demo".to_owned() }).await.unwrap();
     until(&mut live, EventType::SandboxDeleted).await;
+    // What was accepted and prepared before the subscription is replayed, everything else is live; both are the same.
+    let replayed = events_until(&mut client, "demo", EventType::SandboxDeleted).await;
+    for (number, past) in replayed.into_iter().enumerate() {
+        let live = next(&mut all).await;
+        assert!(past.replay && (!live.replay || number < 2), "{live:?}");
+        assert_eq!(SandboxEvent { replay: true, ..live }, past);
+    }
     server.fake.fail(FakeCall::Start, 1);
     client.create_sandbox(create("broken")).await.unwrap();
 

@@ -1,7 +1,7 @@
 //! Waits until a sandbox reaches a state: queries it, then follows its events and queries it after each.
 
 #[cfg(test)]
-mod scripted_daemon;
+pub(crate) mod scripted_daemon;
 #[cfg(test)]
 mod tests;
 

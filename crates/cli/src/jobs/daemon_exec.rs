@@ -78,7 +78,7 @@ impl DaemonExec<'_> {
             }
             given_up = Some(tokio::select! {
                 failure = self.shim_record(job, before) => failure?,
-                failure = self.daemon_failure(job, sequence) => failure,
+                failure = daemon_failure(self.daemon.clone(), self.sandbox, job, sequence) => failure,
             });
         }
     }
@@ -116,29 +116,30 @@ impl DaemonExec<'_> {
         }
         Err(Failure::new("sandbox_ended", "the sandbox stopped before the command started"))
     }
+}
 
-    /// Waits until the daemon reports that the job failed.
-    async fn daemon_failure(&self, job: &str, sequence: u64) -> Failure {
-        let mut daemon = self.daemon.clone();
-        let given_up = async {
-            let mut events = wait::subscribe(&mut daemon, self.sandbox, sequence).await?;
-            while let Some(event) = events.message().await? {
-                if !matches!(&event.details, Some(Details::Exec(exec)) if exec.exec_id == job) {
-                    continue;
-                }
-                let request = GetExecRequest { exec_id: job.to_owned() };
-                let exec = self.daemon.clone().sandboxes.get_exec(request).await?.into_inner().exec.unwrap_or_default();
-                if exec.state() != ExecState::Running {
-                    return Ok(exec.error);
-                }
+/// Waits until the daemon reports that a job failed, from the sequence in the answer to its request.
+async fn daemon_failure(mut daemon: DaemonClient, sandbox: &str, job: &str, mut sequence: u64) -> Failure {
+    let given_up = async {
+        let mut events = wait::subscribe(&mut daemon, sandbox, sequence).await?;
+        while let Some(event) = events.message().await? {
+            let concerns_job = matches!(&event.details, Some(Details::Exec(exec)) if exec.exec_id == job);
+            if event.sequence <= sequence || !concerns_job {
+                continue;
             }
-            Err(Status::unavailable("the daemon ended the stream"))
-        };
-        match given_up.await {
-            // The shim reports the outcome of a command that it started; this one it does not know.
-            Ok(words) => Failure::new("exec_failed", format!("the command did not start: {words}")),
-            Err(status) => status_failure(&status),
+            let request = GetExecRequest { exec_id: job.to_owned() };
+            let exec = daemon.sandboxes.get_exec(request).await?.into_inner().exec.unwrap_or_default();
+            if exec.state() != ExecState::Running {
+                return Ok(exec.error);
+            }
+            sequence = exec.last_event_sequence;
         }
+        Err(Status::unavailable("the daemon ended the stream"))
+    };
+    match given_up.await {
+        // The shim reports the outcome of a command that it started; this one it does not know.
+        Ok(words) => Failure::new("exec_failed", format!("the command did not start: {words}")),
+        Err(status) => status_failure(&status),
     }
 }
 
@@ -160,7 +161,40 @@ fn request(sandbox: &str, job: &str, command: &JobCommand) -> StartExecRequest {
 
 #[cfg(test)]
 mod tests {
+    use carrel_api::agbox::v1::{ExecEventDetails, ExecStatus, SandboxEvent};
+
     use super::*;
+    use crate::daemon::wait::scripted_daemon::{Call, ScriptedDaemon};
+
+    /// An event of an exec.
+    fn event(sequence: u64, job: &str) -> SandboxEvent {
+        let details = ExecEventDetails { exec_id: job.to_owned(), ..ExecEventDetails::default() };
+        SandboxEvent { sequence, details: Some(Details::Exec(details)), ..SandboxEvent::default() }
+    }
+
+    //= control.snapshot-stream.anchor-same-resource
+    //= control.events.dispatch-details
+    //= control.order.clients-wait-baselines-drop
+    #[tokio::test]
+    async fn a_wait_for_an_exec_reads_it_after_new_events_of_its_own_only() {
+        let exec = |last_event_sequence, state: ExecState| ExecStatus {
+            last_event_sequence,
+            state: state.into(),
+            error: "no such directory".to_owned(),
+            ..ExecStatus::default()
+        };
+        let execs = vec![exec(8, ExecState::Running), exec(9, ExecState::Failed)];
+        let scripted = ScriptedDaemon::with_execs(Vec::new(), execs);
+        // The baseline covers the first two, the third is of another exec, and the read after the fourth covers the fifth.
+        for (sequence, job) in
+            [(4, "exec-1"), (5, "exec-1"), (6, "exec-2"), (7, "exec-1"), (8, "exec-1"), (9, "exec-1")]
+        {
+            scripted.emit(event(sequence, job));
+        }
+        let failure = daemon_failure(scripted.client().await, "web1", "exec-1", 5).await;
+        assert_eq!(failure.message, "the command did not start: no such directory");
+        assert_eq!(scripted.calls(), [Call::Subscribe(5), Call::GetExec(8), Call::GetExec(9)]);
+    }
 
     #[test]
     fn the_request_has_the_command() {

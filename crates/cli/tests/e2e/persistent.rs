@@ -27,6 +27,7 @@ fn has_daemon(env: &TestEnvironment) -> bool {
     env.home.path().join("daemon.lock").exists()
 }
 
+//= control.subscription.public-api
 #[test]
 fn a_sandbox_is_created_used_stopped_resumed_and_removed() {
     let env = TestEnvironment::new();
@@ -422,6 +423,18 @@ fn stop_all_stops_every_sandbox_and_starts_no_daemon_during_a_shutdown() {
     assert_eq!(text(&env, &["stop", "--all", "--for-shutdown", "--timeout", "1m"]), "shop\n");
     assert_eq!(json(&env, &["inspect", "shop"])["daemon"]["reason"], "host_shutdown");
     text(&env, &["rm", "desk", "shop"]);
+}
+
+//= control.accepted-completed.explicit-wait-parameter
+#[test]
+fn a_create_waits_until_the_sandbox_is_ready_unless_no_wait_is_given() {
+    let env = TestEnvironment::new();
+    // The answer to the request, or the sandbox after the wait.
+    for (id, options, state) in [("desk", &[][..], "ready"), ("later", &["--no-wait"], "pending")] {
+        let created = json(&env, &[&["--json", "create", "--id", id][..], options, &["host"]].concat());
+        assert_eq!((&created["id"], &created["state"]), (&id.into(), &state.into()));
+    }
+    text(&env, &["rm", "--force", "desk", "later"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use carrel_store::{EventType as Event, ExecState, SandboxState};
 
 use super::support::{ME, TestDaemon, kinds};
 
+//= control.accepted-completed.slow-operations-return-after
 #[tokio::test]
 async fn accepted_requests_are_completed_after_a_crash() {
     let mut daemon = TestDaemon::new().await;

@@ -113,6 +113,7 @@ async fn a_failed_create_has_an_error_code_and_can_only_be_deleted() {
     assert_eq!(daemon.provider.remaining(), (0, 0));
 }
 
+//= control.events.details-sandbox-phase
 #[tokio::test]
 async fn a_sandbox_that_exits_is_stopped_with_the_reason_and_can_be_resumed() {
     for (cause, reason, code) in [

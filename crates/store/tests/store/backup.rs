@@ -97,6 +97,7 @@ async fn a_backup_is_refused_inside_the_home_and_replaces_only_regular_files() {
 #[tokio::test]
 async fn a_directory_of_another_user_gets_only_the_backup_and_an_unpredictable_name() {
     if !rustix::process::geteuid().is_root() {
+        println!("test skipped: only root can give a directory to another user");
         return;
     }
     let test_store = whole().await;

@@ -1,6 +1,6 @@
 // A fake `sandbox-agent` that misbehaves as `FAKE` says.
 
-import { writeFileSync, writeSync } from "node:fs";
+import { appendFileSync, writeFileSync, writeSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
 
 const words = process.argv.slice(2);
@@ -40,8 +40,11 @@ switch (process.env.FAKE) {
       process.exit(0);
     });
     if (process.env.FAKE === "loud") writeSync(1, "x".repeat(1 << 20) + "\n");
+    let unhealthy = process.env.FAKE === "slow" ? 2 : 0;
     createServer((request, response) => {
-      if (request.url === "/v1/health") response.end('{"status":"ok"}');
+      if (process.env.FAKE === "slow") appendFileSync(process.env.OWN!, `${request.method} ${request.url}\n`);
+      if (request.url === "/v1/health" && unhealthy > 0) response.writeHead(503).end(`{"left":${unhealthy--}}`);
+      else if (request.url === "/v1/health") response.end('{"status":"ok"}');
       else if (request.url === "/v1/sessions") response.writeHead(isFriend(request) ? 200 : 401).end("{}");
       // Stays open while this process runs.
       else if (request.url === "/hold") response.write("held");

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use carrel_api::agbox::v1::sandbox_service_server::{SandboxService, SandboxServiceServer};
-use carrel_api::agbox::v1::{self, SandboxEvent, SandboxHandle};
+use carrel_api::agbox::v1::{self, ExecStatus, SandboxEvent, SandboxHandle};
 use carrel_api::carrel::v1::sandboxes_client::SandboxesClient;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
@@ -17,16 +17,18 @@ use super::super::{DaemonClient, SandboxServiceClient};
 
 /// A call that the daemon received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(crate) enum Call {
     /// A subscription, with the sequence that it starts after.
     Subscribe(u64),
     /// A read of the sandbox, with the sequence in its answer.
     Get(u64),
+    /// A read of an exec, with the sequence in its answer.
+    GetExec(u64),
     /// A call that no wait needs.
     Unexpected(String),
 }
 
-pub(super) struct ScriptedDaemon {
+pub(crate) struct ScriptedDaemon {
     home: tempfile::TempDir,
     events: mpsc::UnboundedSender<SandboxEvent>,
     calls: watch::Receiver<Vec<Call>>,
@@ -36,6 +38,7 @@ pub(super) struct ScriptedDaemon {
 struct ScriptedService {
     /// The answers to reads that remain.
     handles: Mutex<VecDeque<SandboxHandle>>,
+    execs: Mutex<VecDeque<ExecStatus>>,
     /// The events for the first subscription.
     events: Mutex<Option<mpsc::UnboundedReceiver<SandboxEvent>>>,
     calls: watch::Sender<Vec<Call>>,
@@ -43,18 +46,27 @@ struct ScriptedService {
 
 struct Incoming(UnixListener);
 
-pub(super) struct ScriptedEvents(mpsc::UnboundedReceiver<SandboxEvent>);
+pub(crate) struct ScriptedEvents(mpsc::UnboundedReceiver<SandboxEvent>);
 
 // === impl ScriptedDaemon ===
 
 impl ScriptedDaemon {
-    /// A daemon that answers reads with these, in order.
-    pub(super) fn start(handles: Vec<SandboxHandle>) -> Self {
+    /// A daemon that answers reads of the sandbox with these, in order.
+    pub(crate) fn start(handles: Vec<SandboxHandle>) -> Self {
+        Self::with_execs(handles, Vec::new())
+    }
+
+    /// A daemon that also answers reads of execs.
+    pub(crate) fn with_execs(handles: Vec<SandboxHandle>, execs: Vec<ExecStatus>) -> Self {
         let home = tempfile::tempdir().unwrap();
         let (events, received) = mpsc::unbounded_channel();
         let (sender, calls) = watch::channel(Vec::new());
-        let service =
-            ScriptedService { handles: Mutex::new(handles.into()), events: Mutex::new(Some(received)), calls: sender };
+        let service = ScriptedService {
+            handles: Mutex::new(handles.into()),
+            execs: Mutex::new(execs.into()),
+            events: Mutex::new(Some(received)),
+            calls: sender,
+        };
         let listener = Incoming(UnixListener::bind(home.path().join("socket")).unwrap());
         let server = tonic::transport::Server::builder().add_service(SandboxServiceServer::new(service));
         // It ends with the runtime of the test.
@@ -62,23 +74,23 @@ impl ScriptedDaemon {
         Self { home, events, calls }
     }
 
-    pub(super) async fn client(&self) -> DaemonClient {
+    pub(crate) async fn client(&self) -> DaemonClient {
         let channel = carrel_api::connect(&self.home.path().join("socket")).await.unwrap();
         DaemonClient { sandboxes: SandboxServiceClient::new(channel.clone()), carrel: SandboxesClient::new(channel) }
     }
 
     /// Sends an event to the subscriber, now or once there is one.
-    pub(super) fn emit(&self, event: SandboxEvent) {
+    pub(crate) fn emit(&self, event: SandboxEvent) {
         self.events.send(event).unwrap();
     }
 
     /// Waits until this many calls were received.
-    pub(super) async fn called(&self, times: usize) {
+    pub(crate) async fn called(&self, times: usize) {
         self.calls.clone().wait_for(|calls| calls.len() >= times).await.unwrap();
     }
 
     /// The calls so far.
-    pub(super) fn calls(&self) -> Vec<Call> {
+    pub(crate) fn calls(&self) -> Vec<Call> {
         self.calls.borrow().clone()
     }
 }
@@ -178,7 +190,9 @@ impl SandboxService for ScriptedService {
     }
 
     async fn get_exec(&self, request: Request<v1::GetExecRequest>) -> Result<Response<v1::GetExecResponse>, Status> {
-        self.unexpected(&request)
+        let Some(exec) = self.execs.lock().unwrap().pop_front() else { return self.unexpected(&request) };
+        self.record(Call::GetExec(exec.last_event_sequence));
+        Ok(Response::new(v1::GetExecResponse { exec: Some(exec) }))
     }
 
     async fn list_active_execs(

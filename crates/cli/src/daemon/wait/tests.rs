@@ -69,6 +69,7 @@ fn a_failed_sandbox_is_reported_with_its_reason() {
     assert_eq!(failure.reason.as_deref(), Some("CONTAINER_OOM"));
 }
 
+//= control.subscription.one-wait-one-subscription
 //= control.order.clients-wait-baselines-drop
 //= control.subscription.mechanism-wait-nothing-polls
 #[tokio::test]
