@@ -48,7 +48,7 @@ def passed(root: Path) -> dict[str, str]:
     for path in (PATH, MACHINES, SOAK):
         if (root / path).is_file():
             content = json.loads((root / path).read_text())
-            if circumstances.is_earlier(root, content["commit"]):
+            if environment.is_earlier(root, content["commit"]):
                 name = f"{path} of {content['commit'][:12]}"
                 found |= {test: name for test, status in content["tests"].items() if status == "passed"}
     return found
