@@ -27,8 +27,8 @@ pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
         StoreCommand::Repair(repair) => repair_store(&home(repair.home.as_deref())?, json),
         StoreCommand::Orphans => orphans::list(json),
         StoreCommand::Adopt(adopt) => orphans::adopt(adopt, json),
-        StoreCommand::Remove(remove) => orphans::remove(remove),
-        StoreCommand::Claim(claim) => orphans::claim(claim),
+        StoreCommand::Remove(remove) => orphans::remove(remove, json),
+        StoreCommand::Claim(claim) => orphans::claim(claim, json),
     }
 }
 

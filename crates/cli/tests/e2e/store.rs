@@ -320,3 +320,20 @@ fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_th
     assert_eq!(text(&env, &["stop", "mine"]), "mine\n");
     drop(running.finish());
 }
+
+#[test]
+fn each_orphan_is_removed_although_another_cannot_be() {
+    let env = TestEnvironment::new();
+    let disks = env.home.path().join("disks");
+    for name in ["first", "second", "third"] {
+        std::fs::create_dir_all(disks.join(name)).unwrap();
+    }
+    let serving = ServeProcess::new(&env, &["--accept-data-loss"]);
+    let removed = env.carrel(["store", "remove", "first", "absent", "second"]);
+    assert_eq!((removed.code, removed.stdout.as_slice()), (Some(1), &b"first\nsecond\n"[..]), "{removed:?}");
+    assert!(removed.stderr.contains("(ORPHAN_UNKNOWN)\nhint: `carrel store orphans`"), "{removed:?}");
+    assert!(!disks.join("first").exists() && !disks.join("second").exists());
+    assert_eq!(text(&env, &["--json", "store", "remove", "third"]), "{\"disk\":\"third\"}\n");
+    assert_eq!(text(&env, &["--json", "store", "orphans"]), "");
+    serving.stop();
+}
