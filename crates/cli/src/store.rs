@@ -250,9 +250,9 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let hint = match &error {
             StoreError::File { path, .. } => Some(format!("ls -l {}", path.display())),
-            error => error.hint().map(str::to_owned),
+            error => error.hint(),
         };
-        hint.into_iter().fold(Self::new(code(&error), error).exit(FAILED), Self::hint)
+        hint.into_iter().fold(Self::new(error.code(), error).exit(FAILED), Self::hint)
     }
 }
 
@@ -267,13 +267,6 @@ impl From<BackupError> for Failure {
                 hint.into_iter().fold(failure, Self::hint)
             }
         }
-    }
-}
-
-fn code(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::Damaged { .. } | StoreError::LogMissing(_) | StoreError::LogIncomplete { .. } => "store_damaged",
-        _ => "store_unavailable",
     }
 }
 

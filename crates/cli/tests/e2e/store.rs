@@ -1,6 +1,7 @@
 //! `carrel store`: backup, restore, check and repair.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use carrel_store::{
     Change, DesiredState, EventDetails, EventType, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store,
@@ -14,6 +15,10 @@ use crate::support::{CommandOutput, TestEnvironment};
 
 /// A text that occurs only in the row of the second sandbox.
 const MARKED: &str = "a text that is nowhere else";
+
+/// Where these numbers are in the header of an SQLite database.
+const USER_VERSION: u64 = 60;
+const APPLICATION_ID: u64 = 68;
 
 fn store_file(env: &TestEnvironment) -> PathBuf {
     env.home.path().join("store/carrel.db")
@@ -94,7 +99,8 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
     {
         let outcome = env.carrel(words);
         assert_eq!(outcome.code, Some(1), "{words:?}");
-        let (_, hint) = refused(&outcome);
+        let (code, hint) = refused(&outcome);
+        assert_eq!(code, "store_damaged", "{words:?}");
         assert!(hint.contains("`carrel store repair`"), "{words:?}: {hint}");
     }
     let repaired = env.carrel(["store", "repair"]);
@@ -336,4 +342,41 @@ fn each_orphan_is_removed_although_another_cannot_be() {
     assert_eq!(text(&env, &["--json", "store", "remove", "third"]), "{\"disk\":\"third\"}\n");
     assert_eq!(text(&env, &["--json", "store", "orphans"]), "");
     serving.stop();
+}
+
+/// Sets a number in the header of a database.
+fn overwrite(path: &Path, at: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(&9_u32.to_be_bytes(), at).unwrap();
+}
+
+#[test]
+fn the_hint_about_a_database_that_is_no_store_or_of_a_newer_version_leads_to_one_that_is_served() {
+    let env = TestEnvironment::new();
+    fill(&env);
+    let store = store_file(&env);
+    let backup = store.with_file_name("carrel.db.v3.bak");
+    std::fs::copy(&store, &backup).unwrap();
+    overwrite(&store, USER_VERSION);
+    let hint = |words: &[&str]| {
+        let outcome = env.carrel(["--json"].iter().chain(words));
+        assert_eq!(outcome.code, Some(1), "{outcome:?}");
+        let (code, hint) = refused(&outcome);
+        assert_eq!(code, "store_unavailable", "{words:?}");
+        hint
+    };
+    let command = format!("carrel store restore {}", backup.display());
+    for words in [&["serve"][..], &["store", "check"], &["store", "repair"]] {
+        assert!(hint(words).ends_with(&format!(": {command}")), "{words:?}");
+    }
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    text(&env, &words);
+    ServeProcess::new(&env, &[]).stop();
+
+    overwrite(&store, APPLICATION_ID);
+    for words in [&["serve"][..], &["store", "check"], &["store", "repair"]] {
+        let hint = hint(words);
+        assert!(hint.contains("`carrel store restore FILE`") && !hint.contains("repair"), "{words:?}: {hint}");
+    }
+    text(&env, &words);
+    ServeProcess::new(&env, &[]).stop();
 }

@@ -212,7 +212,7 @@ pub(super) fn recognize(connection: &Connection, path: &Path) -> Result<usize, S
             .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
             .map_err(StoreError::reading)?;
         if application != 0 || version != 0 || tables != 0 {
-            return Err(StoreError::NotOurs(path.into()));
+            return Err(StoreError::OtherDatabase(path.into()));
         }
     }
     if version > schema::NEWEST {
