@@ -103,6 +103,9 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
         assert_eq!(code, "store_damaged", "{words:?}");
         assert!(hint.contains("`carrel store repair`"), "{words:?}: {hint}");
     }
+    let found = format!("error: 1 violation in {}\n", store_file(&env).display());
+    let checked = env.carrel(["store", "check"]).stderr;
+    assert!(checked.starts_with(&found), "{checked}");
     let repaired = env.carrel(["store", "repair"]);
     let output = String::from_utf8(repaired.stdout).unwrap();
     assert_eq!(repaired.code, Some(3), "{output}{}", repaired.stderr);
@@ -253,7 +256,11 @@ fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_acc
         let outcome = env.carrel(["--json", "store", "restore", backup]);
         let (code, hint) = refused(&outcome);
         assert_eq!((outcome.code, &*code), (Some(1), "backup_unfit"));
-        assert!(outcome.stderr.contains(&format!("{backup} {problem}, and 1 disks")), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(&format!("{backup} {problem}, and 1 disk of a sandbox is in ")),
+            "{}",
+            outcome.stderr
+        );
         let command = format!("carrel store restore --accept-data-loss {backup}");
         assert!(hint.contains(&format!("`{command}`")), "{hint}");
         assert_eq!(std::fs::read(store_file(&env)).unwrap(), before);
@@ -288,7 +295,7 @@ fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_th
             (false, "is empty") => drop(Store::open(&store_file(&env), StoreOptions::default()).unwrap()),
             (false, _) => std::fs::write(store_file(&env), "").unwrap(),
         }
-        let lost = format!("{} {problem}, and 1 disks of sandboxes are in", store_file(&env).display());
+        let lost = format!("{} {problem}, and 1 disk of a sandbox is in", store_file(&env).display());
         let is_refused = |words: &[&str], exit: i32| {
             let outcome = env.carrel(["--json"].iter().chain(words));
             assert_eq!(outcome.code, Some(exit), "{problem} {words:?}: {}", outcome.stderr);
