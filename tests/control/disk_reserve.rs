@@ -283,6 +283,16 @@ os.truncate(\"large\", 0)'";
         assert_eq!(scenario.pause_reason("writer").await, None, "{}", scenario.home.log());
         scenario.client.delete_and_wait("writer").await;
         scenario.daemon.take().unwrap().stop().await;
+        // The log of the daemon has both, too.
+        let log = scenario.home.log();
+        let events = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let of = |event: &'static str| {
+            let mut events = events.clone().filter(move |line| line["event"] == event && line["sandbox"] == "writer");
+            events.next().unwrap_or_else(|| panic!("{event}: {log}"))
+        };
+        let line = of("SANDBOX_PAUSED");
+        assert_eq!((&line["reason"], &line["error"]), (&"host_disk".into(), &paused.message.into()), "{line}");
+        assert!(of("SANDBOX_UNPAUSED")["sequence"].as_u64() > line["sequence"].as_u64(), "{log}");
     });
 }
 

@@ -133,9 +133,9 @@ fn a_store_that_is_missing_or_empty_beside_disks_serves_only_if_the_loss_is_acce
         client.run("runs", "write", "echo kept > /workspace/file").await;
         daemon.stop().await;
         std::fs::remove_dir_all(home.store().parent().unwrap()).unwrap();
-        check_refused(&home, "is missing, and 1 disks of sandboxes are in").await;
+        check_refused(&home, "is missing, and 1 disk of a sandbox is in").await;
         std::fs::write(home.store(), "").unwrap();
-        check_refused(&home, "is missing, and 1 disks").await;
+        check_refused(&home, "is missing, and 1 disk of a sandbox is in").await;
 
         let daemon = home.try_start(home.command().arg("--accept-data-loss")).await.unwrap();
         let mut client = Client::connect(&daemon).await;

@@ -221,6 +221,16 @@ async fn sighup_refuses_a_log_file_that_is_a_link_or_in_a_missing_directory_and_
 
 //= promises.control-plane.file-descriptors
 #[tokio::test]
+async fn a_daemon_raises_its_soft_limit_of_descriptors_to_the_hard_limit() {
+    let home = DaemonHome::new();
+    let limits = "ulimit -Sn 128; ulimit -Hn 512; [ $(ulimit -Sn):$(ulimit -Hn) = 128:512 ]; exec \"$@\"";
+    let daemon = home.try_start(&mut home.command_after(limits)).await;
+    daemon.unwrap_or_else(|status| panic!("{status}: {}", home.log())).stop().await;
+    assert_eq!(values(&home.log(), "file descriptors", ["limit"]), [["512".to_owned()]], "{}", home.log());
+}
+
+//= promises.control-plane.file-descriptors
+#[tokio::test]
 async fn without_free_descriptors_a_daemon_refuses_new_sandboxes_and_can_still_stop_and_delete() {
     // A lower limit does not work, because the agent of a sandbox needs over a hundred. So clients use up the others.
     const LIMIT: usize = 160;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use carrel_control::provider::Provider;
 use carrel_local::LocalProvider;
 use carrel_shim_client::Programs;
-use carrel_tests::{programs, run};
+use carrel_tests::{install, programs, run};
 
 use crate::harness::{ProviderHarness, host_spec, new_instance, settings};
 
@@ -56,8 +56,9 @@ fn a_prestarted_shim_that_died_does_not_fail_a_start() {
         // The first shim exits at once.
         let shim = harness.home.path().join("shim");
         let script = "#!/bin/sh\nmkdir \"$0.first\" 2>/dev/null && exit 1\nexec REAL\n";
-        std::fs::write(&shim, script.replace("REAL", programs().shim.to_str().unwrap())).unwrap();
-        std::fs::set_permissions(&shim, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let text = harness.home.path().join("text");
+        std::fs::write(&text, script.replace("REAL", programs().shim.to_str().unwrap())).unwrap();
+        install(&text, &shim, 0o755, 0);
         let programs = Programs { shim, ..programs() };
         harness.local = LocalProvider::new(settings(harness.home.path()), programs).unwrap();
         while !harness.home.path().join("shim.first").exists() {

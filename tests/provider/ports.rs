@@ -1,6 +1,6 @@
 //! Published ports: ports of the host that are forwarded into a sandbox.
 
-use carrel_control::provider::{Place, Provider};
+use carrel_control::provider::{Condition, Place, Provider};
 use carrel_control::spec::{Port, Spec};
 use carrel_tests::{port, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -153,11 +153,15 @@ fn a_port_that_is_in_use_at_adoption_is_retried_until_it_is_free() {
         let ports: Vec<_> = unpublished.iter().map(|unpublished| unpublished.port.host).collect();
         assert_eq!(ports, [taken_port]);
         assert!(unpublished[0].reason.contains(&format!("127.0.0.1:{taken_port}")), "{unpublished:?}");
+        let expected_text = format!("port {taken_port} of the host is not open: {}", unpublished[0].reason);
+        let expected = Condition { kind: "PORT_UNAVAILABLE", message: expected_text };
+        assert_eq!(harness.local.conditions(&instance), [expected]);
         assert_eq!(send_bytes(free, 5).await, "5", "the other is open");
         drop(taken);
         while !harness.local.unpublished_ports(&instance).is_empty() {
             tokio::task::yield_now().await;
         }
+        assert_eq!(harness.local.conditions(&instance), []);
         assert_eq!(send_bytes(taken_port, 6).await, "6");
     });
 }

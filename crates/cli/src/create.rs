@@ -388,6 +388,10 @@ mod tests {
         let port = PortMapping { host_port: 8080, container_port: 80, ..PortMapping::default() };
         found.spec = Some(CreateSpec { ports: vec![port], ..CreateSpec::default() });
         assert!(lines(&found, now).contains("\nports     127.0.0.1:8080->80\n"), "{}", lines(&found, now));
+        let kind = "PORT_UNAVAILABLE".to_owned();
+        found.conditions = vec![carrel::Condition { r#type: kind, message: "port 8080 is taken".to_owned() }];
+        assert!(lines(&found, now).ends_with("\ncondition PORT_UNAVAILABLE: port 8080 is taken\n"));
+        found.conditions.clear();
         (found.reason, handle_of(&mut found).error_message) = ("host_restarted".to_owned(), "no \u{1b}[2J".to_owned());
         handle_of(&mut found).set_state(SandboxState::Stopped);
         let text = lines(&found, now);

@@ -72,8 +72,9 @@ async fn past_events_of_all(
     mut daemon: DaemonClient,
     arguments: &EventsArguments,
 ) -> Result<Vec<StreamedEvent>, Failure> {
-    if arguments.from.is_some() {
-        return Err(Failure::new("usage", "--from with --all needs --follow").hint("--follow"));
+    if let Some(from) = arguments.from {
+        let hint = format!("carrel events --all --follow --from {from}");
+        return Err(Failure::new("usage", "--from with --all needs --follow").hint(hint));
     }
     let request = ListSandboxesRequest { include_deleted: true, label_selector: Label::pairs(&arguments.labels) };
     let mut found = Vec::new();

@@ -1,11 +1,14 @@
 //! `carrel store orphans`, `adopt`, `remove` and `claim`.
 
+use std::fmt;
+
 use carrel_api::carrel::v1::{AdoptOrphanRequest, ListOrphansRequest, Orphan, RemoveOrphanRequest};
+use carrel_changes::EscapedLine;
 use serde_json::json;
 
 use crate::arguments::{StoreAdoptArguments, StoreClaimArguments, StoreRemoveArguments};
 use crate::daemon::{DaemonClient, render, status_failure};
-use crate::failure::Failure;
+use crate::failure::{Failure, Failures};
 use crate::table::TextTable;
 use crate::timestamp::UnixMillis;
 use crate::{find, serve};
@@ -46,25 +49,32 @@ pub(crate) fn adopt(arguments: &StoreAdoptArguments, json: bool) -> Result<u8, F
 }
 
 /// Removes orphans; returns the exit code.
-pub(crate) fn remove(arguments: &StoreRemoveArguments) -> Result<u8, Failure> {
-    let removed = find::runtime()?.block_on(async {
-        let mut daemon = DaemonClient::connect_or_start().await?;
-        for orphan in arguments.orphans.clone() {
-            daemon
-                .carrel
-                .remove_orphan(RemoveOrphanRequest { orphan })
-                .await
-                .map_err(|status| status_failure(&status))?;
+pub(crate) fn remove(arguments: &StoreRemoveArguments, json: bool) -> Result<u8, Failure> {
+    let runtime = find::runtime()?;
+    let mut daemon = runtime.block_on(DaemonClient::connect_or_start()).map_err(|failure| failure.exit(FAILED))?;
+    let mut failures = Failures::new(json);
+    for orphan in &arguments.orphans {
+        let request = RemoveOrphanRequest { orphan: orphan.clone() };
+        match runtime.block_on(daemon.carrel.remove_orphan(request)) {
+            Ok(_) => print(json, &json!({"disk": orphan}), orphan)?,
+            Err(status) => failures.add(status_failure(&status)),
         }
-        Ok::<_, Failure>(())
-    });
-    removed.map(|()| 0).map_err(|failure| failure.exit(FAILED))
+    }
+    failures.finish(FAILED)
 }
 
 /// Makes a copy of a home independent; returns the exit code.
-pub(crate) fn claim(arguments: &StoreClaimArguments) -> Result<u8, Failure> {
+pub(crate) fn claim(arguments: &StoreClaimArguments, json: bool) -> Result<u8, Failure> {
     let home = serve::home(arguments.home.as_deref())?;
-    carrel_daemon::claim_home(&home).map(|()| 0).map_err(|error| Failure::from(error).exit(FAILED))
+    carrel_daemon::claim_home(&home).map_err(|error| Failure::from(error).exit(FAILED))?;
+    let home = home.to_string_lossy();
+    print(json, &json!({"home": home}), &EscapedLine(&home)).map(|()| 0)
+}
+
+/// Prints a result.
+fn print(json: bool, object: &serde_json::Value, text: &dyn fmt::Display) -> Result<(), Failure> {
+    let line = if json { crate::json::line(object) } else { format!("{text}\n") };
+    crate::write_stdout(line.as_bytes()).map(drop)
 }
 
 fn object(orphan: &Orphan) -> String {

@@ -27,8 +27,8 @@ pub(crate) fn store(command: &StoreCommand, json: bool) -> Result<u8, Failure> {
         StoreCommand::Repair(repair) => repair_store(&home(repair.home.as_deref())?, json),
         StoreCommand::Orphans => orphans::list(json),
         StoreCommand::Adopt(adopt) => orphans::adopt(adopt, json),
-        StoreCommand::Remove(remove) => orphans::remove(remove),
-        StoreCommand::Claim(claim) => orphans::claim(claim),
+        StoreCommand::Remove(remove) => orphans::remove(remove, json),
+        StoreCommand::Claim(claim) => orphans::claim(claim, json),
     }
 }
 
@@ -65,7 +65,8 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
     if report.is_good() {
         return Ok(0);
     }
-    let words = format!("{} things in {} are not as they have to be", report.violations.len(), path.display());
+    let found = counted(report.violations.len() as u64, "violation", "violations");
+    let words = format!("{found} in {}", path.display());
     Err(Failure::new("store_damaged", words)
         .hint(
             "stop the daemon, then run `carrel store restore FILE` to return to a backup, or without one \
@@ -177,14 +178,14 @@ fn losses(report: &RepairReport) -> String {
     if report.is_empty() {
         return "no sandbox could be kept".to_owned();
     }
-    let (rows, wrong) = (report.lost_rows(), report.check.violations.len());
+    let (rows, wrong) = (report.lost_rows(), report.check.violations.len() as u64);
     let unread: Vec<_> = report.tables.iter().filter(|table| table.at_least).map(|table| table.name).collect();
     let parts = [
-        (rows > 0).then(|| format!("{rows} rows could not be kept")),
+        (rows > 0).then(|| format!("{} could not be kept", counted(rows, "row", "rows"))),
         (!unread.is_empty()).then(|| format!("parts of {} cannot be read, so more may be lost", unread.join(", "))),
         report.log_missing.then(|| "the write-ahead log is missing, with what was committed last".to_owned()),
         report.missing.map(|missing| missing.to_string()),
-        (wrong > 0).then(|| format!("{wrong} things are still not as they have to be")),
+        (wrong > 0).then(|| format!("{} left", counted(wrong, "violation", "violations"))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
@@ -250,9 +251,9 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let hint = match &error {
             StoreError::File { path, .. } => Some(format!("ls -l {}", path.display())),
-            error => error.hint().map(str::to_owned),
+            error => error.hint(),
         };
-        hint.into_iter().fold(Self::new(code(&error), error).exit(FAILED), Self::hint)
+        hint.into_iter().fold(Self::new(error.code(), error).exit(FAILED), Self::hint)
     }
 }
 
@@ -267,13 +268,6 @@ impl From<BackupError> for Failure {
                 hint.into_iter().fold(failure, Self::hint)
             }
         }
-    }
-}
-
-fn code(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::Damaged { .. } | StoreError::LogMissing(_) | StoreError::LogIncomplete { .. } => "store_damaged",
-        _ => "store_unavailable",
     }
 }
 

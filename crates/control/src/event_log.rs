@@ -127,7 +127,7 @@ fn some(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// The name of an event in the API.
+/// The name of an event, as `carrel events` shows it.
 fn event_name(kind: EventType) -> &'static str {
     match kind {
         EventType::SandboxAccepted => "SANDBOX_ACCEPTED",
@@ -142,8 +142,8 @@ fn event_name(kind: EventType) -> &'static str {
         EventType::ExecFinished => "EXEC_FINISHED",
         EventType::ExecFailed => "EXEC_FAILED",
         EventType::ExecCancelled => "EXEC_CANCELLED",
-        EventType::ServiceReady => "COMPANION_CONTAINER_READY",
-        EventType::ServiceFailed => "COMPANION_CONTAINER_FAILED",
+        EventType::ServiceReady => "SERVICE_READY",
+        EventType::ServiceFailed => "SERVICE_FAILED",
         EventType::SandboxPaused => "SANDBOX_PAUSED",
         EventType::SandboxUnpaused => "SANDBOX_UNPAUSED",
     }
@@ -181,5 +181,18 @@ mod tests {
         assert!(!backlog.should_skip(3));
         assert_eq!((backlog.take_skipped(), backlog.take_skipped()), (Some(2 * BATCH), None));
         assert!(!backlog.should_skip(BATCH));
+    }
+
+    #[test]
+    fn an_event_is_logged_under_the_name_of_its_type() {
+        for &kind in EventType::ALL {
+            let words: String = format!("{kind:?}")
+                .chars()
+                .flat_map(|letter| {
+                    letter.is_uppercase().then_some('_').into_iter().chain([letter.to_ascii_uppercase()])
+                })
+                .collect();
+            assert_eq!(event_name(kind), words.trim_start_matches('_'));
+        }
     }
 }

@@ -10,8 +10,8 @@ use carrel_store::{ExecId, SandboxId, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use crate::provider::{
-    Answer, DiskReader, DiskSpace, EndCause, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted, Orphan,
-    PauseCause, Place, Provider, ProviderError, Reach, Reaped, ServiceFact,
+    Answer, Condition, DiskReader, DiskSpace, EndCause, ExecStart, Fact, How, InUseSource, LogPaths, Manifest, Noted,
+    Orphan, PauseCause, Place, Provider, ProviderError, Reach, Reaped, ServiceFact,
 };
 use crate::spec::{Service, Spec};
 
@@ -53,6 +53,7 @@ struct FakeState {
     held: HashSet<FakeCall>,
     active: bool,
     paused: HashSet<String>,
+    conditions: Vec<Condition>,
     disk_space: Option<DiskSpace>,
     disk_space_calls: u64,
     home_moved: bool,
@@ -109,6 +110,11 @@ impl FakeProvider {
                 return restarts;
             }
         }
+    }
+
+    /// Sets the conditions of all sandboxes.
+    pub fn set_conditions(&self, conditions: Vec<Condition>) {
+        self.lock().conditions = conditions;
     }
 
     /// Sets whether sandboxes are in use.
@@ -444,6 +450,10 @@ impl Provider for FakeProvider {
             self.record_pause(&place.incarnation, paused.then_some((PauseCause::User, "")));
             Ok(())
         })
+    }
+
+    fn conditions(&self, _: &Place) -> Vec<Condition> {
+        self.lock().conditions.clone()
     }
 
     fn is_active<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {

@@ -91,7 +91,7 @@ impl ServeError {
             Self::Programs(_) => "helper_missing",
             Self::Store(StoreOpenError::Lost { .. }) => "store_lost",
             Self::Store(StoreOpenError::Home(_)) => "home_unavailable",
-            Self::Store(StoreOpenError::Store(_)) => "store_unavailable",
+            Self::Store(StoreOpenError::Store(error)) => error.code(),
             Self::Local(_) => "provider_unavailable",
             Self::Control(_) => "recovery_failed",
             Self::Socket(_) | Self::Port { .. } => "address_unavailable",
@@ -132,7 +132,7 @@ impl ServeError {
             ),
             Self::Store(StoreOpenError::Home(_)) => text("choose a directory that you own with --home or CARREL_HOME"),
             Self::Store(StoreOpenError::Store(error)) => {
-                text(error.hint().unwrap_or("`carrel store check` shows what is damaged"))
+                error.hint().or_else(|| text("`carrel store check` shows what is damaged"))
             }
             Self::Control(_) => text("`carrel store check` shows what is damaged"),
             Self::Local(_) => text("carrel doctor"),

@@ -148,12 +148,13 @@ async fn serve_until_signal(
     let (close, closing) = watch::channel(false);
     let mut serving = tokio::spawn(carrel_api::serve(control.clone(), listeners, closing));
     let ready = open_listeners.ready(&plan);
-    ready.write_to(io::stdout()).map_err(system("standard output"))?;
-    manager.notify("READY=1");
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     let (grpc, home) = (&ready.grpc, options.home.display());
     tracing::info!(version, pid, ?grpc, %home, config = config.file_description(), "serving");
     descriptors::log_room(&control.descriptors());
+    // A program that waits for it finds both in the log.
+    ready.write_to(io::stdout()).map_err(system("standard output"))?;
+    manager.notify("READY=1");
     let reload = Reloader {
         given: options.config.clone(),
         home: options.home.clone(),

@@ -17,7 +17,7 @@ pub enum StoreOpenError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The store does not know the sandboxes whose disks are in the home.
-    #[error("{} {problem}, and {disks} disks of sandboxes are in {}", store.display(), home.display())]
+    #[error("{} {problem}, and {} in {}", store.display(), counted(*disks), home.display())]
     Lost {
         store: PathBuf,
         home: PathBuf,
@@ -30,7 +30,7 @@ pub enum StoreOpenError {
 
 /// A backup that no daemon would serve in a home without `--accept-data-loss`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the backup {} {problem}, and {disks} disks of sandboxes are in {}", file.display(), home.display())]
+#[error("the backup {} {problem}, and {} in {}", file.display(), counted(*disks), home.display())]
 pub struct UnfitBackup {
     file: PathBuf,
     home: PathBuf,
@@ -88,6 +88,13 @@ pub(crate) fn open(home: &Path, accept_data_loss: bool) -> Result<Store, StoreOp
     }
     let index_lock = Some(carrel_sandbox::lock_byte as carrel_store::ByteLock);
     Ok(Store::open(&path, carrel_store::StoreOptions { home_marker: Some(marker), index_lock, ..Default::default() })?)
+}
+
+fn counted(disks: usize) -> String {
+    match disks {
+        1 => "1 disk of a sandbox is".to_owned(),
+        disks => format!("{disks} disks of sandboxes are"),
+    }
 }
 
 /// Why a store does not know the disks in its home, if that is so.

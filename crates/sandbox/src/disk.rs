@@ -17,7 +17,6 @@ use rustix::io::Errno;
 
 pub use self::fsck::DiskRepair;
 pub use self::persistent::{DiskError, DiskKind, DiskQuota, PersistentDisk, is_damage};
-pub(crate) use self::space::binary_size;
 pub use self::space::{FreeSpace, FreeSpaceReserve, ResumeThreshold, resume_free_bytes};
 use crate::host_tree::ProjectLower;
 use crate::ids::IdRange;

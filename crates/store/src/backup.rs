@@ -298,7 +298,7 @@ impl BackupError {
                  du -xh --max-depth=2 {} | sort -h | tail -n 20",
                 directory.parent().unwrap_or(directory).display()
             )),
-            Self::Store(error) => error.hint().map(str::to_owned),
+            Self::Store(error) => error.hint(),
         }
     }
 }

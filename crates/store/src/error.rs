@@ -51,6 +51,9 @@ pub enum StoreError {
     /// The file is not a store.
     #[error("{} is not a Carrel store", .0.display())]
     NotOurs(PathBuf),
+    /// The file is an SQLite database, and not a store.
+    #[error("{} is a database of another program", .0.display())]
+    OtherDatabase(PathBuf),
     /// A newer Carrel wrote the store.
     #[error(
         "{} is a store of version {found}, but this Carrel supports versions up to {known}: use the Carrel that wrote it", path.display()
@@ -136,22 +139,41 @@ impl StoreError {
         code.is_some_and(|error| [SQLITE_READONLY_CANTINIT, SQLITE_READONLY_RECOVERY].contains(&error.extended_code))
     }
 
-    /// What the user can do about it.
-    pub fn hint(&self) -> Option<&'static str> {
+    /// A stable identifier for programs, if the store cannot be opened.
+    pub fn code(&self) -> &'static str {
         match self {
-            Self::Database(_) => Some(
+            Self::Damaged { .. } | Self::LogMissing(_) | Self::LogIncomplete { .. } => "store_damaged",
+            _ => "store_unavailable",
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let text = |text: &str| Some(text.to_owned());
+        match self {
+            Self::Database(_) => text(
                 "check the disk for errors (`dmesg | tail`); `carrel store restore FILE` returns to a backup, and `carrel store repair` keeps all that can be read",
             ),
-            Self::Damaged { .. } => Some(
+            Self::Damaged { .. } => text(
                 "stop the daemon, then run `carrel store restore FILE` to return to a backup, or without one `carrel store repair` to keep all that is intact",
             ),
             Self::LogMissing(_) | Self::LogIncomplete { .. } => {
-                Some("`carrel store restore FILE` returns to a backup; `carrel store repair` keeps what is there")
+                text("`carrel store restore FILE` returns to a backup; `carrel store repair` keeps what is there")
             }
-            Self::NotOurs(_) => Some(
+            Self::NotOurs(_) => text(
                 "`carrel store restore FILE` returns to a backup; without one, `carrel store repair` moves the file aside and keeps all that can be read",
             ),
-            Self::Full => Some("free space on the disk of CARREL_HOME, for example with `carrel prune`"),
+            Self::OtherDatabase(path) => Some(format!(
+                "`carrel store restore FILE` returns to a backup and keeps this file beside it; without one, move it away: \
+                 mv {path} {path}.other",
+                path = path.display()
+            )),
+            Self::Newer { path, known, .. } => Some(format!(
+                "install the newer Carrel; or return to the store as it was before the upgrade: carrel store restore \
+                 {}.v{known}.bak",
+                path.display()
+            )),
+            Self::Full => text("free space on the disk of CARREL_HOME, for example with `carrel prune`"),
             _ => None,
         }
     }

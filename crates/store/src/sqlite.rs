@@ -40,7 +40,7 @@ pub(crate) use self::checksum::DamagedRow;
 pub(crate) use self::copy::{
     copy_store, directory_of, finish, mark_restored, remove_database, sync_directory, timestamp,
 };
-pub(crate) use self::inspect::{has_log, inspect, log_of, with_suffix};
+pub(crate) use self::inspect::{has_log, has_sandboxes, inspect, log_of, with_suffix};
 pub(crate) use self::read::SqliteReader;
 pub(crate) use self::rebuild::rebuild;
 pub(crate) use self::trim::TrimmedHistory;

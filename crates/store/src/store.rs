@@ -15,7 +15,7 @@ use crate::backend::{Backend, Reader};
 use crate::cache::RowCache;
 use crate::regular_file::require_regular;
 use crate::shared::SharedState;
-use crate::sqlite::{Sqlite, SqliteReader, inspect};
+use crate::sqlite::{Sqlite, SqliteReader, has_sandboxes, inspect};
 use crate::writer::{StoreWriter, WriteRequest};
 use crate::{
     AllEvents, Change, CommittedChange, Events, EventsError, Exec, ExecId, ExecState, Sandbox, SandboxId, Sequence,
@@ -97,6 +97,12 @@ impl Store {
     pub fn inspect(path: &Path, home_marker: Option<&Path>) -> Result<StoreOrigin, StoreError> {
         require_regular(path).map_err(|error| StoreError::file(path, error))?;
         inspect(path, home_marker)
+    }
+
+    /// Whether the database at a path has sandboxes, without a check of its other rows. A daemon may use it meanwhile.
+    pub fn has_sandboxes(path: &Path) -> Result<bool, StoreError> {
+        require_regular(path).map_err(|error| StoreError::file(path, error))?;
+        has_sandboxes(path)
     }
 
     /// Where the store came from, as determined before it was opened.

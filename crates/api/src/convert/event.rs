@@ -6,7 +6,7 @@ use super::timestamp_of;
 use crate::agbox::v1::{self, sandbox_event};
 use crate::carrel::v1::PauseChange;
 
-/// Converts an event.
+/// Converts an event of a published type.
 pub(crate) fn event(event: &Event, namespace: IdNamespace) -> v1::SandboxEvent {
     let sandbox = event.sandbox.seen_from(namespace);
     v1::SandboxEvent {
@@ -24,14 +24,17 @@ pub(crate) fn event(event: &Event, namespace: IdNamespace) -> v1::SandboxEvent {
 
 /// Converts a pause or an unpause; `None` for another event.
 pub(crate) fn pause(event: &Event, namespace: IdNamespace) -> Option<PauseChange> {
-    let (EventDetails::Phase { reason, error_message, .. }, false) = (&event.details, event.kind.is_published()) else {
-        return None;
+    let paused = match event.kind {
+        EventType::SandboxPaused => true,
+        EventType::SandboxUnpaused => false,
+        _ => return None,
     };
+    let EventDetails::Phase { reason, error_message, .. } = &event.details else { return None };
     Some(PauseChange {
         sandbox_id: event.sandbox.seen_from(namespace).to_owned(),
         sequence: event.sequence,
         occurred_at: timestamp_of(event.at),
-        paused: event.kind == EventType::SandboxPaused,
+        paused,
         reason: reason.clone(),
         message: error_message.clone(),
     })

@@ -12,6 +12,7 @@ use carrel_api::carrel::v1::{
     DesiredState, GetStatisticsRequest, InspectSandboxRequest, PauseSandboxRequest, ReadFileRequest, SetIdleTtlRequest,
     StartExecRequest, TerminalSize, UnpauseSandboxRequest, WatchSandboxesRequest, WriteFileRequest, WriteStart,
 };
+use carrel_control::provider;
 use carrel_shim_client::messages::{GetStatistics, GetStatus, ShimState, Statistics, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -109,6 +110,22 @@ async fn the_idle_timeout_is_changed() {
         idle_ttl: Some(prost_types::Duration { seconds: -1, nanos: 0 }),
     };
     is_refused(api.set_idle_ttl(negative).await, Code::InvalidArgument, "INVALID_ARGUMENT", &[("field", "idle_ttl")]);
+}
+
+#[tokio::test]
+async fn a_condition_is_inspected_until_it_is_over() {
+    let server = GrpcTestServer::new().await;
+    ready(&mut server.client().await, "demo").await;
+    let mut api = server.carrel_v1().await;
+    let message = "port 8080 of the host is not open".to_owned();
+    for kind in [Some("PORT_UNAVAILABLE"), None] {
+        let conditions = kind.map(|kind| provider::Condition { kind, message: message.clone() });
+        server.fake.set_conditions(conditions.into_iter().collect());
+        let request = InspectSandboxRequest { sandbox_id: "demo".to_owned() };
+        let inspected = api.inspect_sandbox(request).await.unwrap().into_inner();
+        let inspected: Vec<_> = inspected.conditions.into_iter().map(|one| (one.r#type, one.message)).collect();
+        assert_eq!(inspected, Vec::from_iter(kind.map(|kind| (kind.to_owned(), message.clone()))));
+    }
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ Exit codes: 0 after a signal; 1 if the daemon cannot serve; 2 if the configurati
 #[derive(Args, Debug)]
 #[command(override_usage = "carrel create [OPTIONS] <IMAGE> [-- <CMD>...]\n       carrel create [OPTIONS] -f YAML [IMAGE] [-- <CMD>...]", after_help = CREATE_HELP)]
 pub(crate) struct CreateArguments {
-    /// Id of the sandbox, which is never reused, even after `carrel rm` [default: a new id]
+    /// Id of the sandbox: 4 to 200 letters, digits, `-` or `_`. It is never reused, even after `carrel rm` [default: a new id]
     #[arg(long, alias = "id")]
     pub(crate) name: Option<String>,
     /// Add a label, by which commands select sandboxes

@@ -138,7 +138,7 @@ fn unresponsive(socket: &Path, timeout: Duration) -> Failure {
 /// is wrong with it.
 fn has_sandboxes(home: &Path) -> bool {
     let store = carrel_daemon::store_file(home);
-    store.exists() && carrel_store::check(&store).map_or(true, |report| report.sandboxes > 0 || !report.is_good())
+    store.exists() && carrel_store::Store::has_sandboxes(&store).unwrap_or(true)
 }
 
 /// A persistent sandbox, and the daemon that owns it; none for an ephemeral or an unknown one.

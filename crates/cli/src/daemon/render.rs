@@ -315,6 +315,14 @@ mod tests {
     }
 
     #[test]
+    fn the_type_of_an_event_has_the_name_that_the_daemon_logs() {
+        for logged in carrel_store::EventType::ALL.iter().filter(|kind| kind.is_published()) {
+            let shown = kind(EventType::try_from(i32::from(logged.number())).unwrap());
+            assert_eq!(shown.replace('_', "").to_lowercase(), format!("{logged:?}").to_lowercase());
+        }
+    }
+
+    #[test]
     fn an_event_is_one_line_without_control_characters() {
         let failed = ExecEventDetails {
             exec_id: "exec".to_owned(),

@@ -85,7 +85,7 @@ fn remedy(reason: &str) -> Option<&'static str> {
         }
         "SANDBOX_NOT_READY" => "`carrel get NAME` shows its status; `carrel resume NAME` resumes a stopped sandbox",
         "SANDBOX_INVALID_STATE" => "`carrel get NAME` shows its status",
-        "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel get NAME` shows the sequence of its last event",
+        "SANDBOX_EVENT_SEQUENCE_EXPIRED" => "`carrel events NAME` shows all events that are kept",
         "EXEC_NOT_FOUND" => "`carrel ps NAME` lists the jobs of a sandbox",
         "EXEC_ID_ALREADY_EXISTS" => "give another --job, or omit it for a new id; job ids are unique in the whole home",
         "DISK_FULL" => "remove files inside with `carrel exec NAME -- rm PATH`, or create it with a larger --disk",

@@ -81,8 +81,7 @@ fn print(json: bool) -> Result<u8, Failure> {
 
 /// The directory with the output of execs.
 fn log_root(home: &CarrelHome) -> Result<PathBuf, Failure> {
-    let config =
-        Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
+    let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
     Ok(config.log_root(home.path()))
 }
 

@@ -49,9 +49,8 @@ pub(crate) fn image(arguments: &ImageArguments, json: bool) -> Result<u8, Failur
 
 /// The images of a home, with the registries of the configuration.
 pub(crate) fn open(home: &CarrelHome, programs: &Programs) -> Result<Images, Failure> {
-    let config =
-        Config::load(None).map_err(|error| Failure::new("invalid_configuration", &error).hint(error.hint()))?;
-    let registries = config.registries.settings().map_err(|error| Failure::new("invalid_configuration", error))?;
+    let config = Config::load(None).map_err(|error| Failure::new("invalid_config", &error).hint(error.hint()))?;
+    let registries = config.registries.settings().map_err(|error| Failure::new("invalid_config", error))?;
     Ok(Images::new(home.path(), &programs.shim, registries))
 }
 

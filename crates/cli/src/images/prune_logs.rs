@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::daemon::{DaemonClient, status_failure};
 use crate::failure::Failure;
 use crate::find;
+use crate::table::counted;
 
 /// Removes the output; returns the exit code.
 pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Failure> {
@@ -25,7 +26,7 @@ pub(super) fn prune(older_than: Option<Duration>, json: bool) -> Result<u8, Fail
     let text = if json {
         crate::json::line(&json!({"files": removed.files, "bytes": removed.bytes}))
     } else {
-        format!("{} files removed, {} freed\n", removed.files, ByteSize(removed.bytes))
+        format!("{} removed, {} freed\n", counted(removed.files, "file", "files"), ByteSize(removed.bytes))
     };
     crate::write_stdout(text.as_bytes())
 }

@@ -187,10 +187,14 @@ impl ProjectChanges {
         text
     }
 
-    /// How many changes were discarded; none if they were saved.
+    /// How many changes were discarded, counted as the summary does: files, or directories if there are no files. None if
+    /// they were saved.
     fn discarded(&self) -> Option<u64> {
-        let ChangeSummary { added, modified, deleted, directories, .. } = self.summary;
-        self.kept.is_none().then_some(added + modified + deleted + directories)
+        let count = match self.summary.files() {
+            0 => self.summary.directories,
+            files => files,
+        };
+        self.kept.is_none().then_some(count)
     }
 
     /// The changes as JSON.

@@ -21,6 +21,8 @@ pub(crate) struct RunReport<'a> {
     ended: Option<&'a SandboxEnd>,
     unenforced: &'a [UnenforcedLimit],
     memory: ByteSize,
+    /// Whether it has the kernel of gVisor.
+    gvisor: bool,
     timeout: Option<TimeSpan>,
     took: Duration,
     outcome: Option<&'a ProjectChanges>,
@@ -42,7 +44,8 @@ impl<'a> RunReport<'a> {
         let RunResult { ending, ended, unenforced, .. } = ran;
         let (ended, name) = (ended.as_ref(), plan.create.name.as_str());
         let discards = plan.project.as_ref().is_some_and(|project| !project.keeps());
-        Self { unenforced, ending, ended, memory: plan.memory, timeout: plan.timeout, took, outcome, discards, name }
+        let (memory, gvisor, timeout) = (plan.memory, plan.create.gvisor.is_some(), plan.timeout);
+        Self { unenforced, ending, ended, memory, gvisor, timeout, took, outcome, discards, name }
     }
 
     /// Prints the report: a failure as an error, all else as a note.
@@ -54,7 +57,7 @@ impl<'a> RunReport<'a> {
             (SessionEnding::OutputFailed { what, .. }, _) => {
                 return Err(ending::output_failed(*what, &self.ending.command_message()));
             }
-            (SessionEnding::SandboxEnded, ended) => return Err(ending::sandbox_ended(ended, Some(self.memory))),
+            (SessionEnding::SandboxEnded, ended) => return Err(self.sandbox_ended(ended)),
             (SessionEnding::OutOfMemory, Some(ended)) if ended.reason == EndReason::OutOfMemory => {
                 return Err(ending::sandbox_ended(Some(ended), Some(self.memory)));
             }
@@ -75,6 +78,17 @@ impl<'a> RunReport<'a> {
             note(&format!("note: {words}\nhint: increase the limit with --memory\n"));
         }
         Ok(())
+    }
+
+    /// The failure of a sandbox that stopped before the command exited.
+    fn sandbox_ended(&self, ended: Option<&SandboxEnd>) -> Failure {
+        let failure = ending::sandbox_ended(ended, Some(self.memory));
+        match ended.map(|ended| ended.reason) {
+            // It does not survive a thread that it cannot start.
+            Some(EndReason::GuestExit) if self.gvisor => failure
+                .hint("raise --pids if the command started many processes: gVisor's own kernel needs some as well"),
+            _ => failure,
+        }
     }
 
     /// The result as JSON.
@@ -134,6 +148,7 @@ mod tests {
             ending,
             ended: Some(ended),
             memory: ByteSize(64 << 20),
+            gvisor: false,
             timeout: None,
             took,
             outcome: None,
@@ -182,6 +197,12 @@ mod tests {
             reported(EndReason::GuestExit),
             ("the sandbox stopped before the command exited: pid 1 is gone".to_owned(), None, 125)
         );
+        let hint_on_gvisor = |reason| {
+            let (ending, ended) = (SessionEnding::SandboxEnded, ended(reason));
+            RunReport { gvisor: true, ..report(&ending, &ended) }.print(false, false).unwrap_err().hint
+        };
+        assert!(hint_on_gvisor(EndReason::GuestExit).is_some_and(|hint| hint.contains("--pids")));
+        assert_eq!(hint_on_gvisor(EndReason::Stopped), None);
     }
 
     #[test]

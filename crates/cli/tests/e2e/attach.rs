@@ -233,6 +233,11 @@ fn an_interrupt_detaches_from_an_attached_job() {
     let env = TestEnvironment::new();
     let sandbox = SharedSandbox::new(&env);
     sandbox.detached(&["--interactive"], "echo", ECHO);
+    // The hint has its pid, which is known once it runs.
+    let mut observed = attached(&env, &["--read-only", "box", "echo"]);
+    observed.until("begun");
+    observed.signal(Signal::INT);
+    assert_eq!(observed.finish().code, Some(130));
     for (signal, code) in [(Signal::INT, 130), (Signal::HUP, 129), (Signal::TERM, 143)] {
         let mut running = attached(&env, &["box", "echo"]);
         running.until("begun");

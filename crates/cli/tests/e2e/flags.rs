@@ -26,6 +26,15 @@ fn the_environment_contains_only_the_given_variables() {
 
 //= carrel.command.mounts-environment-directory-user
 #[test]
+fn the_locale_is_utf8_unless_the_caller_gives_one() {
+    let env = TestEnvironment::new();
+    for (flags, expected) in [(&[][..], "LANG=C.UTF-8\n"), (&["-e", "LC_ALL=C"], "LC_ALL=C\n")] {
+        assert_eq!(stdout(&env, flags, "env | grep -E '^(LANG|LC_)'"), expected, "{flags:?}");
+    }
+}
+
+//= carrel.command.mounts-environment-directory-user
+#[test]
 fn the_directory_the_user_and_the_host_name_are_set() {
     let env = TestEnvironment::new();
     assert_eq!(stdout(&env, &["--workdir", "/usr"], "pwd"), "/usr\n");

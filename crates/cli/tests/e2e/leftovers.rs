@@ -39,10 +39,15 @@ fn a_cli_killed_during_its_start_leaves_nothing_behind() {
         let handle = rustix::process::pidfd_open(pid(shim), rustix::process::PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid(child.id()), Signal::KILL).unwrap();
         assert_eq!(finish(child).code, None);
-        let mut ended = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
-        let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut ended, Some(&limit)).unwrap(), 1, "the supervisor is still there");
+        await_exit(&handle);
     }
+}
+
+/// Waits until a shim has exited.
+fn await_exit(shim: &std::os::fd::OwnedFd) {
+    let mut ended = [rustix::event::PollFd::new(shim, rustix::event::PollFlags::IN)];
+    let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut ended, Some(&limit)).unwrap(), 1, "the supervisor is still there");
 }
 
 //= promises.command.left-after-run-after
@@ -75,8 +80,11 @@ fn an_interrupted_start_has_the_exit_code_of_the_signal_and_leaves_nothing_behin
     let env = TestEnvironment::new();
     let child = env.command(["run", "host", "--", "sleep", "1000"]).spawn().unwrap();
     let shim = only_child(child.id());
+    let handle = rustix::process::pidfd_open(pid(shim), rustix::process::PidfdFlags::empty()).unwrap();
     rustix::process::kill_process(pid(child.id()), Signal::TERM).unwrap();
     let outcome = finish(child);
+    // It notices the end of a process that the signal killed by itself.
+    await_exit(&handle);
     // Before the signals are handled, the signal kills the process; later the exit code shows it.
     assert!(matches!(outcome.code, Some(143) | None), "{outcome:?}");
     assert!(children_of(shim).is_empty());

@@ -505,3 +505,34 @@ fn a_home_that_was_moved_under_its_daemon_is_not_recreated() {
     assert_eq!(std::fs::read_to_string(home.join("daemon.lock")).unwrap(), pid, "it serves on");
     text(&env, &["rm", "--force", "desk"]);
 }
+
+#[test]
+fn old_output_is_counted_and_pruned() {
+    const BYTES: u64 = 1_000_000;
+    let env = TestEnvironment::new();
+    text(&env, &["create", "--id", "desk", "host"]);
+    for (job, script) in [("first", format!("head -c {BYTES} /dev/zero")), ("second", "echo here".to_owned())] {
+        text(&env, &["exec", "--job", job, "desk", "--", "sh", "-c", &script]);
+    }
+    // The daemon has recorded that they exited.
+    let exec = ["EXEC_STARTED", "EXEC_FINISHED"];
+    assert_eq!(types(&env, "desk", 3, 4), [exec, exec].concat());
+    let logs = env.home.path().join("logs/desk");
+    let old = ["stdout", "stderr"].map(|stream| logs.join(format!("first.{stream}.log")));
+    for path in &old {
+        let written = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
+        std::fs::File::open(path).unwrap().set_modified(written).unwrap();
+    }
+    let usage = || json(&env, &["--json", "df"])["logs"].as_u64().unwrap();
+    let before = usage();
+    assert!(before > BYTES, "{before}");
+    assert!(text(&env, &["df"]).contains("\noutput of commands (4 files)  "));
+
+    assert_eq!(text(&env, &["prune", "--logs", "--older-than", "3h"]), "0 files removed, 0 bytes freed\n");
+    let pruned = json(&env, &["--json", "prune", "--logs", "--older-than", "1h"]);
+    assert!(pruned["files"] == 2 && pruned["bytes"].as_u64() > Some(BYTES), "{pruned}");
+    assert!(old.iter().all(|path| !path.exists()), "{old:?}");
+    assert!(usage() < before - BYTES / 2);
+    assert_eq!(text(&env, &["logs", "desk", "second"]), "here\n");
+    assert!(text(&env, &["prune", "--logs"]).starts_with("2 files removed, "));
+}

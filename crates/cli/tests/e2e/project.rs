@@ -42,7 +42,7 @@ fn a_sandbox_works_on_a_copy_and_its_changes_are_reported() {
     assert_eq!(
         outcome.stderr,
         format!(
-            "4 files changed: 2 added, 1 modified, 1 deleted in the copy of {}\nnote: 5 changes were discarded\n\
+            "4 files changed: 2 added, 1 modified, 1 deleted in the copy of {}\nnote: 4 changes were discarded\n\
              hint: `--keep-changes NAME` saves the changes of a run\n",
             path.display()
         )
@@ -55,7 +55,10 @@ fn a_sandbox_works_on_a_copy_and_its_changes_are_reported() {
     let outcome = run(&env, project.path(), &["--json"], WORK);
     let result: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert_eq!((&result["changes"]["added"], &result["changes"]["deleted"]), (&2.into(), &1.into()), "{result}");
-    assert_eq!(result["changes"]["discarded"], 5, "{result}");
+    assert_eq!(result["changes"]["discarded"], 4, "{result}");
+    let outcome = run(&env, project.path(), &[], "mkdir -p new/deep");
+    assert!(outcome.stderr.starts_with("2 directories changed in the copy of "), "{outcome:?}");
+    assert!(outcome.stderr.contains("\nnote: 2 changes were discarded\n"), "{outcome:?}");
     let outcome = run(&env, project.path(), &["--json", "--keep-changes", "kept"], WORK);
     let result: serde_json::Value = serde_json::from_str(&outcome.stderr).unwrap();
     assert!(result["changes"]["kept"] == "kept" && result["changes"]["discarded"].is_null(), "{result}");

@@ -200,6 +200,29 @@ fn the_generated_key_of_a_port_is_printed_once_and_never_logged() {
     }
 }
 
+//= promises.control-plane.copy-home
+#[test]
+fn a_copy_of_a_home_is_served_once_the_hinted_command_has_claimed_it() {
+    let (env, copy) = (TestEnvironment::new(), TestEnvironment::new());
+    ServeProcess::new(&env, &[]).stop();
+    let from = env.home.path().join(".");
+    let copied = Command::new("cp").arg("-a").arg(from).arg(copy.home.path()).status().unwrap();
+    assert!(copied.success());
+    let outcome = copy.carrel(["--json", "serve"]);
+    let error: Value = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((outcome.code, &error["error"]["code"]), (Some(1), &"home_copied".into()), "{outcome:?}");
+    let hint = error["error"]["hint"].as_str().unwrap();
+    let home = copy.home.path().canonicalize().unwrap().display().to_string();
+    let command = format!("carrel store claim --home {home}");
+    assert!(hint.ends_with(&format!(": {command}")), "{hint}");
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    assert_eq!(text(&copy, &words), format!("{home}\n"));
+    assert_eq!(text(&copy, &[&["--json"], &words[..]].concat()), format!("{{\"home\":\"{home}\"}}\n"));
+    ServeProcess::new(&copy, &[]).stop();
+    // The original is served as before.
+    ServeProcess::new(&env, &[]).stop();
+}
+
 #[test]
 fn an_invalid_configuration_exits_with_2_and_its_position() {
     let env = TestEnvironment::new();

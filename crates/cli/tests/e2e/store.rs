@@ -1,6 +1,7 @@
 //! `carrel store`: backup, restore, check and repair.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use carrel_store::{
     Change, DesiredState, EventDetails, EventType, NewEvent, Pairs, Sandbox, SandboxId, SandboxState, Store,
@@ -14,6 +15,10 @@ use crate::support::{CommandOutput, TestEnvironment};
 
 /// A text that occurs only in the row of the second sandbox.
 const MARKED: &str = "a text that is nowhere else";
+
+/// Where these numbers are in the header of an SQLite database.
+const USER_VERSION: u64 = 60;
+const APPLICATION_ID: u64 = 68;
 
 fn store_file(env: &TestEnvironment) -> PathBuf {
     env.home.path().join("store/carrel.db")
@@ -94,9 +99,13 @@ fn a_damaged_store_is_refused_repaired_and_returned_to_a_backup() {
     {
         let outcome = env.carrel(words);
         assert_eq!(outcome.code, Some(1), "{words:?}");
-        let (_, hint) = refused(&outcome);
+        let (code, hint) = refused(&outcome);
+        assert_eq!(code, "store_damaged", "{words:?}");
         assert!(hint.contains("`carrel store repair`"), "{words:?}: {hint}");
     }
+    let found = format!("error: 1 violation in {}\n", store_file(&env).display());
+    let checked = env.carrel(["store", "check"]).stderr;
+    assert!(checked.starts_with(&found), "{checked}");
     let repaired = env.carrel(["store", "repair"]);
     let output = String::from_utf8(repaired.stdout).unwrap();
     assert_eq!(repaired.code, Some(3), "{output}{}", repaired.stderr);
@@ -247,7 +256,11 @@ fn a_backup_that_is_empty_or_of_another_home_is_restored_only_if_the_loss_is_acc
         let outcome = env.carrel(["--json", "store", "restore", backup]);
         let (code, hint) = refused(&outcome);
         assert_eq!((outcome.code, &*code), (Some(1), "backup_unfit"));
-        assert!(outcome.stderr.contains(&format!("{backup} {problem}, and 1 disks")), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(&format!("{backup} {problem}, and 1 disk of a sandbox is in ")),
+            "{}",
+            outcome.stderr
+        );
         let command = format!("carrel store restore --accept-data-loss {backup}");
         assert!(hint.contains(&format!("`{command}`")), "{hint}");
         assert_eq!(std::fs::read(store_file(&env)).unwrap(), before);
@@ -282,7 +295,7 @@ fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_th
             (false, "is empty") => drop(Store::open(&store_file(&env), StoreOptions::default()).unwrap()),
             (false, _) => std::fs::write(store_file(&env), "").unwrap(),
         }
-        let lost = format!("{} {problem}, and 1 disks of sandboxes are in", store_file(&env).display());
+        let lost = format!("{} {problem}, and 1 disk of a sandbox is in", store_file(&env).display());
         let is_refused = |words: &[&str], exit: i32| {
             let outcome = env.carrel(["--json"].iter().chain(words));
             assert_eq!(outcome.code, Some(exit), "{problem} {words:?}: {}", outcome.stderr);
@@ -319,4 +332,58 @@ fn a_store_that_is_missing_or_empty_beside_disks_is_reported_by_every_command_th
     }
     assert_eq!(text(&env, &["stop", "mine"]), "mine\n");
     drop(running.finish());
+}
+
+#[test]
+fn each_orphan_is_removed_although_another_cannot_be() {
+    let env = TestEnvironment::new();
+    let disks = env.home.path().join("disks");
+    for name in ["first", "second", "third"] {
+        std::fs::create_dir_all(disks.join(name)).unwrap();
+    }
+    let serving = ServeProcess::new(&env, &["--accept-data-loss"]);
+    let removed = env.carrel(["store", "remove", "first", "absent", "second"]);
+    assert_eq!((removed.code, removed.stdout.as_slice()), (Some(1), &b"first\nsecond\n"[..]), "{removed:?}");
+    assert!(removed.stderr.contains("(ORPHAN_UNKNOWN)\nhint: `carrel store orphans`"), "{removed:?}");
+    assert!(!disks.join("first").exists() && !disks.join("second").exists());
+    assert_eq!(text(&env, &["--json", "store", "remove", "third"]), "{\"disk\":\"third\"}\n");
+    assert_eq!(text(&env, &["--json", "store", "orphans"]), "");
+    serving.stop();
+}
+
+/// Sets a number in the header of a database.
+fn overwrite(path: &Path, at: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(&9_u32.to_be_bytes(), at).unwrap();
+}
+
+#[test]
+fn the_hint_about_a_database_that_is_no_store_or_of_a_newer_version_leads_to_one_that_is_served() {
+    let env = TestEnvironment::new();
+    fill(&env);
+    let store = store_file(&env);
+    let backup = store.with_file_name("carrel.db.v3.bak");
+    std::fs::copy(&store, &backup).unwrap();
+    overwrite(&store, USER_VERSION);
+    let hint = |words: &[&str]| {
+        let outcome = env.carrel(["--json"].iter().chain(words));
+        assert_eq!(outcome.code, Some(1), "{outcome:?}");
+        let (code, hint) = refused(&outcome);
+        assert_eq!(code, "store_unavailable", "{words:?}");
+        hint
+    };
+    let command = format!("carrel store restore {}", backup.display());
+    for words in [&["serve"][..], &["store", "check"], &["store", "repair"]] {
+        assert!(hint(words).ends_with(&format!(": {command}")), "{words:?}");
+    }
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    text(&env, &words);
+    ServeProcess::new(&env, &[]).stop();
+
+    overwrite(&store, APPLICATION_ID);
+    for words in [&["serve"][..], &["store", "check"], &["store", "repair"]] {
+        let hint = hint(words);
+        assert!(hint.contains("`carrel store restore FILE`") && !hint.contains("repair"), "{words:?}: {hint}");
+    }
+    text(&env, &words);
+    ServeProcess::new(&env, &[]).stop();
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::disk::binary_size;
+use carrel_units::ByteSize;
 
 /// The resource limits of one sandbox. Absent ones are unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub enum LimitError {
     /// Too little or too much memory.
     #[error(
         "a memory limit of {} is not between {} and {}",
-        binary_size(*.0),
-        binary_size(CgroupLimits::MIN_MEMORY),
-        binary_size(CgroupLimits::MAX_MEMORY)
+        ByteSize(*.0),
+        ByteSize(CgroupLimits::MIN_MEMORY),
+        ByteSize(CgroupLimits::MAX_MEMORY)
     )]
     Memory(u64),
     /// Too few or too many processes.

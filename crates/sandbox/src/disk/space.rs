@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use carrel_units::ByteSize;
 use rustix::io::Errno;
 
 /// The default reserve of inodes, unless a sixteenth of all is less.
@@ -78,7 +79,7 @@ impl FreeSpaceReserve {
     pub fn describe(self, free: FreeSpace) -> String {
         match free.inodes.filter(|inodes| free.bytes >= self.bytes && *inodes < self.inodes_on(free)) {
             Some(inodes) => format!("{inodes} inodes free, {} reserved", self.inodes_on(free)),
-            None => format!("{} free, {} reserved", binary_size(free.bytes), binary_size(self.bytes)),
+            None => format!("{} free, {} reserved", ByteSize(free.bytes), ByteSize(self.bytes)),
         }
     }
 
@@ -97,7 +98,7 @@ impl FreeSpaceReserve {
     pub fn describe_pause(self, free: FreeSpace, resumes_at: ResumeThreshold) -> String {
         match resumes_at {
             ResumeThreshold::Bytes(at) => {
-                let [free, reserved, at] = [free.bytes, self.bytes, at].map(binary_size);
+                let [free, reserved, at] = [free.bytes, self.bytes, at].map(ByteSize);
                 format!("{free} free, must stay above {reserved}, resumes at {at}")
             }
             ResumeThreshold::Inodes(at) => {
@@ -111,20 +112,6 @@ impl FreeSpaceReserve {
     pub fn allows_resume(self, paused_at: FreeSpace, now: FreeSpace) -> bool {
         !self.is_touched(now) && now.bytes >= resume_free_bytes(self.bytes, paused_at.bytes, paused_at.all_bytes)
     }
-}
-
-/// A size in the largest unit in which it is at least 1, with one decimal.
-pub(crate) fn binary_size(bytes: u64) -> String {
-    for (unit, shift) in [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
-        if bytes >> shift > 0 {
-            let tenths = (u128::from(bytes) * 10) >> shift;
-            return match (tenths / 10, tenths % 10) {
-                (whole, 0) => format!("{whole} {unit}"),
-                (whole, tenth) => format!("{whole}.{tenth} {unit}"),
-            };
-        }
-    }
-    format!("{bytes} {}", if bytes == 1 { "byte" } else { "bytes" })
 }
 
 /// How many bytes have to be free before a sandbox resumes that was paused when `free` of `all` were: `more` in addition, or

@@ -95,8 +95,8 @@ impl StartError {
             // The mounts are the caller's to change, not the host's.
             Self::Launch(LaunchError::Gvisor(_)) => Some("leave --isolation gvisor out"),
             Self::Runtime(_) => Some(
-                "give it more memory and processes, which gVisor's own kernel needs as well; `carrel doctor` tries \
-                 it, or leave --isolation gvisor out",
+                "raise --pids and --memory, of which gVisor's own kernel needs a part; `carrel doctor` tries it, or \
+                 leave --isolation gvisor out",
             ),
             Self::Launch(LaunchError::Mount(_)) => None,
             Self::Cgroup(_) | Self::Launch(_) | Self::Privileges(_) | Self::Ids(_) => {

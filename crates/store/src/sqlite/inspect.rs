@@ -67,19 +67,44 @@ pub(crate) fn inspect(path: &Path, home_marker: Option<&Path>) -> Result<StoreOr
     Ok(facts.origin(home))
 }
 
+/// Whether a store has sandboxes; a daemon may use it meanwhile.
+pub(crate) fn has_sandboxes(path: &Path) -> Result<bool, StoreError> {
+    // A missing file is not an empty store.
+    std::fs::metadata(path).map_err(|error| StoreError::file(path, error))?;
+    let has_row = |connection: &Connection, _| {
+        let found = connection.query_row("SELECT EXISTS (SELECT 1 FROM sandboxes)", [], |row| row.get(0));
+        found.map_err(StoreError::reading)
+    };
+    loop {
+        let (found, is_immutable) = read_when_ready(|| read_store(path, has_row))?;
+        // A daemon started to write, so the reads may come from two snapshots.
+        if !(is_immutable && has_log(path)) {
+            return Ok(found.unwrap_or(false));
+        }
+    }
+}
+
 /// The metadata of a store, if it has tables.
 fn read_facts(path: &Path) -> Result<Option<StoreFacts>, StoreError> {
+    read_store(path, |_, facts| Ok(facts)).map(|(facts, _)| facts)
+}
+
+/// Reads from a snapshot of a store, if it has tables. Returns also whether the file was opened as immutable.
+fn read_store<T>(
+    path: &Path,
+    read: impl Fn(&Connection, StoreFacts) -> Result<T, StoreError>,
+) -> Result<(Option<T>, bool), StoreError> {
     let ReadOnlyConnection { connection, is_immutable } = ReadOnlyConnection::open(path)?;
     connection.execute_batch("BEGIN")?;
     let version = recognize(&connection, path)?;
     if version == 0 {
-        return Ok(None);
+        return Ok((None, is_immutable));
     }
     let facts = StoreFacts::read(&connection, version).map_err(StoreError::reading)?;
     if is_immutable && facts.lacks_log(path)? {
         return Err(StoreError::LogMissing(path.into()));
     }
-    Ok(Some(facts))
+    Ok((Some(read(&connection, facts)?), is_immutable))
 }
 
 // === impl StoreFacts ===

@@ -75,7 +75,7 @@ impl Sqlite {
         // it is reset.
         connection.execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-16384")?;
         connection.query_row(&format!("PRAGMA journal_size_limit={LOG_KEPT}"), [], |_| Ok(()))?;
-        quick_check(&connection)?;
+        quick_check(&connection, Instant::now() + QUICK_CHECK_TIME)?;
         if (1..schema::NEWEST).contains(&version) {
             copy::keep_before_migration(&connection, path, version)?;
         }
@@ -120,9 +120,8 @@ impl Sqlite {
     }
 }
 
-/// Checks for damage, within a time limit.
-fn quick_check(connection: &Connection) -> Result<(), StoreError> {
-    let until = Instant::now() + QUICK_CHECK_TIME;
+/// Checks for damage, up to a deadline.
+fn quick_check(connection: &Connection, until: Instant) -> Result<(), StoreError> {
     connection.progress_handler(STEPS, Some(move || Instant::now() >= until));
     let found = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
     connection.progress_handler(STEPS, None::<fn() -> bool>);
@@ -212,7 +211,7 @@ pub(super) fn recognize(connection: &Connection, path: &Path) -> Result<usize, S
             .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
             .map_err(StoreError::reading)?;
         if application != 0 || version != 0 || tables != 0 {
-            return Err(StoreError::NotOurs(path.into()));
+            return Err(StoreError::OtherDatabase(path.into()));
         }
     }
     if version > schema::NEWEST {
@@ -248,4 +247,33 @@ fn record_boot(connection: &mut Connection, boot: &str, observed: Option<u64>) -
     }
     transaction.execute("UPDATE about SET boot = ?1, clean = 0, restored = 0", [boot])?;
     transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn damage_is_found_unless_the_deadline_of_the_check_has_passed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("large.db");
+        let connection = Connection::open(&path).unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE t (a); WITH RECURSIVE n (a) AS (VALUES (1) UNION ALL SELECT a + 1 FROM n LIMIT 20000)
+                 INSERT INTO t SELECT zeroblob(1000) FROM n",
+            )
+            .unwrap();
+        drop(connection);
+        let check = |until| quick_check(&Connection::open(&path).unwrap(), until);
+        let [passed, later] = [Instant::now(), Instant::now() + Duration::from_secs(600)];
+        check(later).unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        // The check goes through the pages from the last one to the first.
+        file.write_all_at(&[0xa5; 4096], 1000 * 4096).unwrap();
+        assert!(matches!(check(later), Err(StoreError::Damaged { .. })));
+        check(passed).unwrap();
+    }
 }

@@ -1,8 +1,6 @@
 //! Rebuilds a store from the intact rows of a damaged one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 use rusqlite::types::Value;
@@ -34,9 +32,6 @@ struct Rebuild<'a> {
     position: u64,
     report: RepairReport,
 }
-
-/// The magic number of an SQLite database.
-const DATABASE: &[u8; 16] = b"SQLite format 3\0";
 
 /// Counts how many of the most important tables the first page lists.
 const TABLES: &str = "SELECT count(*) FROM sqlite_schema WHERE name IN ('about', 'events', 'execs', 'sandboxes')";
@@ -79,8 +74,7 @@ fn has_tables(path: &Path) -> Result<bool, StoreError> {
     let ReadOnlyConnection { connection, .. } = ReadOnlyConnection::open(path)?;
     connection.execute_batch("PRAGMA writable_schema=ON")?;
     match recognize(&connection, path) {
-        Err(StoreError::NotOurs(_)) if !is_database(path)? => return Ok(false),
-        Err(StoreError::Damaged { .. }) => return Ok(false),
+        Err(StoreError::NotOurs(_) | StoreError::Damaged { .. }) => return Ok(false),
         Err(error) => return Err(error),
         Ok(_) => {}
     }
@@ -93,8 +87,7 @@ fn rebuild_from(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<
     source.execute_batch("PRAGMA writable_schema=ON; PRAGMA cell_size_check=ON")?;
     let version = match recognize(&source, path) {
         // A broken first page says nothing about the other pages.
-        Err(StoreError::Damaged { .. }) => schema::NEWEST,
-        Err(StoreError::NotOurs(_)) if !is_database(path)? => schema::NEWEST,
+        Err(StoreError::NotOurs(_) | StoreError::Damaged { .. }) => schema::NEWEST,
         version => version?,
     };
     create_new(new)?;
@@ -122,15 +115,6 @@ fn rebuild_from(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<
     let report = rebuild.report;
     transaction.commit()?;
     Ok(report)
-}
-
-/// Whether a file begins with the magic number of SQLite.
-fn is_database(path: &Path) -> Result<bool, StoreError> {
-    let mut start = [0; DATABASE.len()];
-    match File::open(path).and_then(|mut file| file.read_exact(&mut start)) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        read => read.map(|()| start == *DATABASE).map_err(|error| StoreError::file(path, error)),
-    }
 }
 
 // === impl Rebuild ===

@@ -138,3 +138,26 @@ async fn timestamps_never_decrease_when_the_clock_is_set_back() {
     assert_eq!(ready(&store, "box-2").await.last_sequence, 2, "other sandboxes have separate timestamps");
     assert_eq!(take(&mut store.events(&id("box-2"), 0).unwrap(), 1).await[0].at.0, 7);
 }
+
+#[tokio::test]
+async fn whether_a_store_has_sandboxes_is_read_without_a_check_of_other_rows() {
+    let missing = TestStore::new();
+    assert!(Store::has_sandboxes(&missing.path()).is_err());
+    fs::write(missing.path(), "").unwrap();
+    assert!(!Store::has_sandboxes(&missing.path()).unwrap());
+    let test_store = whole().await;
+    sql(&test_store, "UPDATE events SET error_message = 'other'");
+    assert!(Store::has_sandboxes(&test_store.path()).unwrap());
+    sql(&test_store, "DELETE FROM sandboxes");
+    assert!(!Store::has_sandboxes(&test_store.path()).unwrap());
+    assert!(!check(&test_store.path()).unwrap().is_good());
+    // One in use is read with its log; without it, it is not a whole store.
+    let test_store = TestStore::new();
+    let store = test_store.open();
+    assert!(!Store::has_sandboxes(&test_store.path()).unwrap());
+    ready(&store, "box-1").await;
+    assert!(Store::has_sandboxes(&test_store.path()).unwrap());
+    let copy = TestStore::new();
+    fs::copy(test_store.path(), copy.path()).unwrap();
+    assert!(matches!(Store::has_sandboxes(&copy.path()), Err(StoreError::LogMissing(_))));
+}

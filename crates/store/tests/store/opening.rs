@@ -29,17 +29,17 @@ fn a_foreign_file_is_refused_and_not_changed() {
         "not a database, and longer than the header of one would have to be to be read as one",
     )
     .unwrap();
-    refuses(&test_store);
+    refuses(&test_store, |error| matches!(error, StoreError::NotOurs(_)));
     let test_store = TestStore::new();
     Connection::open(test_store.path()).unwrap().execute_batch("CREATE TABLE theirs (a)").unwrap();
-    refuses(&test_store);
+    refuses(&test_store, |error| matches!(error, StoreError::OtherDatabase(_)));
 }
 
-fn refuses(test_store: &TestStore) {
+fn refuses(test_store: &TestStore, is_expected: fn(&StoreError) -> bool) {
     let before = (fs::read(test_store.path()).unwrap(), fs::metadata(test_store.path()).unwrap().permissions());
     let error = Store::open(&test_store.path(), StoreOptions::default()).unwrap_err();
-    assert!(matches!(error, StoreError::NotOurs(_)), "{error}");
-    assert!(matches!(check(&test_store.path()), Err(StoreError::NotOurs(_))));
+    assert!(is_expected(&error), "{error}");
+    assert!(check(&test_store.path()).is_err_and(|error| is_expected(&error)));
     assert_eq!((fs::read(test_store.path()).unwrap(), fs::metadata(test_store.path()).unwrap().permissions()), before);
 }
 
@@ -51,6 +51,7 @@ async fn a_newer_store_is_refused_with_both_versions() {
     let error = Store::open(&test_store.path(), StoreOptions::default()).unwrap_err();
     assert!(matches!(error, StoreError::Newer { found: 9, known: 3, .. }), "{error}");
     assert!(error.to_string().contains("version 9"));
+    assert!(error.hint().unwrap().ends_with("store.db.v3.bak"), "{error}");
     assert!(matches!(check(&test_store.path()), Err(StoreError::Newer { .. })));
 }
 

@@ -179,7 +179,9 @@ async fn a_broken_first_page_costs_no_rows_of_other_pages() {
 #[tokio::test]
 async fn an_unreadable_file_is_moved_aside_and_a_foreign_database_is_not() {
     let test_store = TestStore::new();
-    for bytes in [vec![0; 100], vec![0xa5; 5 * PAGE], b"SQLite format 3".to_vec()] {
+    let mut odd_page_size = [0xa5; 5 * PAGE];
+    odd_page_size[..16].copy_from_slice(b"SQLite format 3\0");
+    for bytes in [vec![0; 100], vec![0xa5; 5 * PAGE], b"SQLite format 3".to_vec(), odd_page_size.to_vec()] {
         fs::write(test_store.path(), &bytes).unwrap();
         let error = Store::open(&test_store.path(), StoreOptions::default()).unwrap_err();
         let hint = error.hint().unwrap();
@@ -193,7 +195,8 @@ async fn an_unreadable_file_is_moved_aside_and_a_foreign_database_is_not() {
     fs::remove_file(test_store.path()).unwrap();
     sql(&test_store, "CREATE TABLE theirs (a)");
     let error = repair(&test_store.path(), None).unwrap_err();
-    assert!(matches!(error, BackupError::Store(StoreError::NotOurs(_))), "{error}");
+    assert!(matches!(error, BackupError::Store(StoreError::OtherDatabase(_))), "{error}");
+    assert!(!error.hint().unwrap().contains("carrel store repair"), "{error}");
 }
 
 //= promises.control-plane.damage-store
