@@ -281,8 +281,8 @@ fn absolute(path: &Path) -> Result<String, Failure> {
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    let words = || format!("the path {} is not UTF-8", carrel_changes::EscapedName::path(path));
-    path.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_path", words()))
+    let message = || format!("the path {} is not UTF-8", carrel_changes::EscapedName::path(path));
+    path.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_path", message()))
 }
 
 #[cfg(test)]

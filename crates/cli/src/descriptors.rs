@@ -28,8 +28,8 @@ pub(crate) fn check() -> Result<(), Failure> {
 fn enough(current: Option<u64>) -> Result<(), Failure> {
     match current {
         Some(few) if few < MINIMUM => {
-            let words = format!("the limit on open files is {few}, and a run needs {MINIMUM}");
-            Err(Failure::new("too_few_descriptors", words).hint(format!("ulimit -n {TARGET}")))
+            let message = format!("the limit on open files is {few}, and a run needs {MINIMUM}");
+            Err(Failure::new("too_few_descriptors", message).hint(format!("ulimit -n {TARGET}")))
         }
         _ => Ok(()),
     }

@@ -99,8 +99,8 @@ pub(crate) async fn connect(name: &str, found: &DiscoveredSandbox) -> Result<Shi
 pub(crate) fn check_started(name: &str, found: &DiscoveredSandbox) -> Result<(), Failure> {
     match (&found.life, &found.problem) {
         (Liveness::Starting, None) => {
-            let words = format!("the sandbox {name:?} is starting");
-            Err(Failure::new("sandbox_starting", words).hint("retry in a moment"))
+            let message = format!("the sandbox {name:?} is starting");
+            Err(Failure::new("sandbox_starting", message).hint("retry in a moment"))
         }
         (Liveness::Starting, Some(problem)) => Err(unverified(problem)),
         _ => Ok(()),
@@ -230,8 +230,8 @@ pub(crate) fn require_root() -> Result<(), Failure> {
 }
 
 pub(crate) fn no_such_sandbox(name: &str) -> Failure {
-    let words = format!("no such sandbox: {name:?}");
-    Failure::new("no_such_sandbox", words).hint("`carrel ps` lists sandboxes")
+    let message = format!("no such sandbox: {name:?}");
+    Failure::new("no_such_sandbox", message).hint("`carrel ps` lists sandboxes")
 }
 
 /// The failure for a sandbox that exists, but that the daemon does not know by this name; none if it does not exist.
@@ -245,23 +245,23 @@ fn not_persistent_failure(record: &SandboxRecord) -> Option<Failure> {
         (Some(_), Some((sandbox, service))) => {
             // The name of a service that is too long has the hash of both instead.
             let hint = if sandbox == "s" { "carrel get SANDBOX".to_owned() } else { format!("carrel get {sandbox}") };
-            let words = match sandbox {
+            let message = match sandbox {
                 "s" => format!("{name:?} is a service of a persistent sandbox"),
                 _ => format!("{name:?} is the service {service:?} of the sandbox {sandbox:?}"),
             };
-            Some(Failure::new("sandbox_is_service", words).hint(hint))
+            Some(Failure::new("sandbox_is_service", message).hint(hint))
         }
         _ if record.lasting => None,
         _ => {
-            let words = format!("the sandbox {name:?} is ephemeral: the daemon has no status of it");
-            Some(Failure::new("sandbox_ephemeral", words).hint(format!("carrel inspect {name}")))
+            let message = format!("the sandbox {name:?} is ephemeral: the daemon has no status of it");
+            Some(Failure::new("sandbox_ephemeral", message).hint(format!("carrel inspect {name}")))
         }
     }
 }
 
 fn unresponsive() -> Failure {
-    let words = format!("its shim does not respond within {SHIM_TIMEOUT:?}");
-    Failure::new("supervisor_silent", words).hint("`carrel stop NAME` stops it anyway")
+    let message = format!("its shim does not respond within {SHIM_TIMEOUT:?}");
+    Failure::new("supervisor_silent", message).hint("`carrel stop NAME` stops it anyway")
 }
 
 fn unverified(error: impl std::fmt::Display) -> Failure {
@@ -277,8 +277,8 @@ fn not_running(name: &str, found: &DiscoveredSandbox) -> Failure {
     }
 }
 
-fn no_such_job(words: &str) -> Failure {
-    let failure = Failure::new("no_such_job", words);
+fn no_such_job(message: &str) -> Failure {
+    let failure = Failure::new("no_such_job", message);
     Failure { hint: remedy(FailureCode::JobUnknown).map(str::to_owned), ..failure }
 }
 

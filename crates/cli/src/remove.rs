@@ -160,8 +160,8 @@ fn resolve(
         (Some(sandbox), None) => Ok(sandbox),
         (None, Some(changes)) => Ok(RemoveTarget::Changes(changes)),
         (Some(_), Some(_)) => {
-            let words = format!("{name:?} is a sandbox, and also saved changes");
-            Err(Failure::new("ambiguous_name", words).hint("choose with --sandbox or --changes"))
+            let message = format!("{name:?} is a sandbox, and also saved changes");
+            Err(Failure::new("ambiguous_name", message).hint("choose with --sandbox or --changes"))
         }
         (None, None) if arguments.sandbox => Err(find::no_such_sandbox(name)),
         (None, None) if arguments.changes => {
@@ -169,9 +169,9 @@ fn resolve(
             Err(SavedChangesError::Unknown(name).into())
         }
         (None, None) => {
-            let words = format!("no such sandbox or saved changes: {name:?}");
+            let message = format!("no such sandbox or saved changes: {name:?}");
             let hint = "`carrel ps` lists sandboxes, `carrel changes` saved changes";
-            Err(Failure::new("unknown_name", words).hint(hint))
+            Err(Failure::new("unknown_name", message).hint(hint))
         }
     }
 }

@@ -141,8 +141,9 @@ pub(crate) async fn end(name: &str, grace: Duration, timeout: Duration) -> Resul
         }
         None => {
             if let Some(why) = kill_reason {
-                let words = format!("the shim of {name:?}: {why}; it cannot be killed, because its process is unknown");
-                return Err(Failure::new("supervisor_stuck", words));
+                let message =
+                    format!("the shim of {name:?}: {why}; it cannot be killed, because its process is unknown");
+                return Err(Failure::new("supervisor_stuck", message));
             }
         }
     }

@@ -66,8 +66,8 @@ fn check_store(home: &Path, json: bool) -> Result<u8, Failure> {
         return Ok(0);
     }
     let found = counted(report.violations.len() as u64, "violation", "violations");
-    let words = format!("{found} in {}", path.display());
-    Err(Failure::new("store_damaged", words)
+    let message = format!("{found} in {}", path.display());
+    Err(Failure::new("store_damaged", message)
         .hint(
             "stop the daemon, then run `carrel store restore FILE` to return to a backup, or without one \
              `carrel store repair`: it keeps all that is intact, and the damaged file",
@@ -163,9 +163,9 @@ fn repair_store(home: &Path, json: bool) -> Result<u8, Failure> {
         }
         false => "`carrel serve` continues with what was kept; `carrel store restore FILE` returns to a backup instead",
     };
-    let words =
+    let message =
         format!("{}; the damaged store is {}", losses(&report), report.aside.as_ref().unwrap_or(&store).display());
-    Err(Failure::new("store_rows_lost", words).hint(hint).exit(LOST))
+    Err(Failure::new("store_rows_lost", message).hint(hint).exit(LOST))
 }
 
 /// An intact store that does not know the disks beside it.
@@ -241,8 +241,8 @@ fn absolute(file: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(file).map_err(|error| unavailable(format!("{}: {error}", file.display())))
 }
 
-fn unavailable(words: String) -> Failure {
-    Failure::new("store_unavailable", words).hint("--home or CARREL_HOME names where it is").exit(FAILED)
+fn unavailable(message: String) -> Failure {
+    Failure::new("store_unavailable", message).hint("--home or CARREL_HOME names where it is").exit(FAILED)
 }
 
 // === impl Failure ===

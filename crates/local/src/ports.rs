@@ -46,8 +46,8 @@ impl BoundPorts {
                 Err(error) => {
                     let all: Vec<_> =
                         ports.iter().map(|port| format!("127.0.0.1:{}->{}", port.host, port.inside)).collect();
-                    let words = format!("cannot publish ports {}: 127.0.0.1:{}: {error}", all.join(", "), port.host);
-                    return Err(failed(words));
+                    let message = format!("cannot publish ports {}: 127.0.0.1:{}: {error}", all.join(", "), port.host);
+                    return Err(failed(message));
                 }
             }
         }

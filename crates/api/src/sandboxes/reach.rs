@@ -62,6 +62,6 @@ pub(super) fn disk_closed(sandbox: &str) -> Refusal {
 }
 
 pub(super) fn unreachable(sandbox: &str, error: &impl std::fmt::Display) -> Refusal {
-    let words = format!("the sandbox cannot be reached: {error}");
-    Refusal::new(Code::Unavailable, "SANDBOX_UNREACHABLE", words).about("sandbox_id", sandbox)
+    let message = format!("the sandbox cannot be reached: {error}");
+    Refusal::new(Code::Unavailable, "SANDBOX_UNREACHABLE", message).about("sandbox_id", sandbox)
 }

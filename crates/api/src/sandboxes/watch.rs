@@ -86,7 +86,7 @@ mod tests {
                 EventDetails::Phase { phase: text(), error_code: text(), error_message: text(), reason: text() };
             let (sandbox, state) = (SandboxId::new("demo").unwrap(), SandboxState::Ready);
             let event = Event { position: 9, sandbox, sequence: 3, kind, at: Timestamp(7), state, details };
-            Watched::message((Arc::new(event), Namespace::Daemon))
+            Watched::message((Arc::new(event), IdNamespace::Daemon))
         };
         for &kind in EventType::ALL {
             let WatchSandboxesResponse { position, event, pause } = message(kind);

@@ -38,8 +38,8 @@ pub(super) fn leaves_copy(link_target: &str, depth: usize) -> bool {
 
 /// The failure for a link in the destination path.
 pub(super) fn not_followed(path: &str) -> Failure {
-    let words = format!("{path} in the sandbox: it is a symbolic link, which is not followed");
-    Failure::new(LINK_NOT_FOLLOWED, words).exit(FAILED)
+    let message = format!("{path} in the sandbox: it is a symbolic link, which is not followed");
+    Failure::new(LINK_NOT_FOLLOWED, message).exit(FAILED)
 }
 
 /// Whether the agent is too old to refuse links.

@@ -79,8 +79,8 @@ pub(crate) fn cp(arguments: &CopyArguments, json: bool) -> Result<u8, Failure> {
         1 => "1 file".to_owned(),
         count => format!("{count} files"),
     };
-    let words = format!("{files} could not be copied; all others were");
-    let failure = Failure::new("copy_incomplete", words).exit(FAILED);
+    let message = format!("{files} could not be copied; all others were");
+    let failure = Failure::new("copy_incomplete", message).exit(FAILED);
     Err(if report.has_leaving_link() { failure.hint(links::OMITTED_HINT) } else { failure })
 }
 
@@ -143,8 +143,8 @@ async fn agent(name: &str) -> Result<(AgentClient, SandboxRecord), Failure> {
     let peer = tokio::net::UnixStream::connect(socket).await.and_then(|stream| stream.peer_cred());
     let peer = peer.map_err(|error| unreachable(&format!("{}: {error}", socket.display())))?.pid();
     if peer.and_then(|pid| u32::try_from(pid).ok()) != Some(record.shim_pid) {
-        let words = format!("a process that is not the shim of {name:?} listens at {}", socket.display());
-        return Err(Failure::new("sandbox_unverified", words));
+        let message = format!("a process that is not the shim of {name:?} listens at {}", socket.display());
+        return Err(Failure::new("sandbox_unverified", message));
     }
     let client = AgentClient::connect(socket).await.map_err(|error| unreachable(&error))?;
     Ok((client, record))
@@ -164,8 +164,8 @@ async fn interrupted() -> Failure {
     Failure::new("interrupted", "interrupted; files copied so far are kept").exit(exit)
 }
 
-fn failed(words: impl fmt::Display) -> Failure {
-    Failure::new("copy_failed", words).exit(FAILED)
+fn failed(message: impl fmt::Display) -> Failure {
+    Failure::new("copy_failed", message).exit(FAILED)
 }
 
 /// The failure for a path inside the sandbox.

@@ -161,8 +161,8 @@ pub(crate) fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }
 
-fn wrong(words: &str) -> Failure {
-    Failure::new("usage", words).hint("carrel cp --help").exit(2)
+fn wrong(message: &str) -> Failure {
+    Failure::new("usage", message).hint("carrel cp --help").exit(2)
 }
 
 #[cfg(test)]

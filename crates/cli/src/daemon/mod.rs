@@ -129,8 +129,8 @@ fn is_lost(status: &tonic::Status) -> bool {
 }
 
 fn unresponsive(socket: &Path, timeout: Duration) -> Failure {
-    let words = format!("the daemon at {} does not respond within {timeout:?}", socket.display());
-    Failure::new("daemon_silent", words)
+    let message = format!("the daemon at {} does not respond within {timeout:?}", socket.display());
+    Failure::new("daemon_silent", message)
         .hint("daemon.lock beside the socket has the daemon's pid: check whether that process is stopped")
 }
 

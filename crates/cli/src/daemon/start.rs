@@ -74,8 +74,8 @@ pub(super) async fn wait_for_daemon(home: &CarrelHome) -> Result<DaemonClient, F
         let waited = spawn_blocking(move || wait_for_socket(&watch)).await.map_err(io::Error::other);
         waited.and_then(|waited| waited).map_err(failed)?;
     }
-    let words = format!("the daemon exited, and none is running after {RECONNECT_TIMEOUT:?}");
-    Err(Failure::new("daemon_gone", words).hint("carrel serve"))
+    let message = format!("the daemon exited, and none is running after {RECONNECT_TIMEOUT:?}");
+    Err(Failure::new("daemon_gone", message).hint("carrel serve"))
 }
 
 /// Starts a daemon, and waits for its first line of output.
@@ -123,8 +123,8 @@ fn parse_first_line(line: &str, log: &Path) -> StartOutcome {
         (Some(_), _) => StartOutcome::Ready,
         (None, Some("home_taken")) => StartOutcome::Taken,
         (None, _) => {
-            let words = text("/error/message").unwrap_or("it exited without a message");
-            let failure = start_failure(words, log);
+            let message = text("/error/message").unwrap_or("it exited without a message");
+            let failure = start_failure(message, log);
             StartOutcome::Failed(text("/error/hint").map_or(failure.clone(), |hint| failure.hint(hint)))
         }
     }
@@ -168,9 +168,9 @@ fn wait_for_socket(watch: &std::os::fd::OwnedFd) -> io::Result<()> {
     }
 }
 
-fn start_failure(words: impl std::fmt::Display, log: &Path) -> Failure {
+fn start_failure(message: impl std::fmt::Display, log: &Path) -> Failure {
     let hint = format!("run `carrel serve`, or see the log {}", log.display());
-    Failure::new("daemon_unstartable", format!("the daemon cannot be started: {words}")).hint(hint)
+    Failure::new("daemon_unstartable", format!("the daemon cannot be started: {message}")).hint(hint)
 }
 
 #[cfg(test)]

@@ -30,11 +30,11 @@ pub(crate) fn status_failure(status: &Status) -> Failure {
         Some(reason) => remedy(reason).map(str::to_owned),
         None => None,
     };
-    let words = match (status.message(), status.code()) {
+    let message = match (status.message(), status.code()) {
         ("", code) => code.description().to_owned(),
         (message, _) => message.to_owned(),
     };
-    let failure = Failure { reason, ..Failure::new(code, words) };
+    let failure = Failure { reason, ..Failure::new(code, message) };
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,

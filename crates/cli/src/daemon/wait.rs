@@ -112,9 +112,9 @@ fn is_reached(handle: &SandboxHandle, target: SandboxState) -> Result<bool, Fail
     match (target, state) {
         _ if state == target => Ok(true),
         (_, Failed) => {
-            let words = format!("the sandbox {id:?} failed: {}", handle.error_message);
+            let message = format!("the sandbox {id:?} failed: {}", handle.error_message);
             let reason = Some(handle.error_code.clone()).filter(|reason| !reason.is_empty());
-            Err(Failure { reason, ..Failure::new("sandbox_failed", words) }.hint(format!("carrel events {id}")))
+            Err(Failure { reason, ..Failure::new("sandbox_failed", message) }.hint(format!("carrel events {id}")))
         }
         (Ready, Stopped | Deleting | Deleted) | (Stopped, Deleting | Deleted) => {
             let request = match state {
@@ -122,8 +122,8 @@ fn is_reached(handle: &SandboxHandle, target: SandboxState) -> Result<bool, Fail
                 Deleting => "is being removed",
                 _ => "was removed",
             };
-            let words = format!("the sandbox {id:?} {request} by another request");
-            Err(Failure::new("sandbox_changed", words).hint(format!("carrel events {id}")))
+            let message = format!("the sandbox {id:?} {request} by another request");
+            Err(Failure::new("sandbox_changed", message).hint(format!("carrel events {id}")))
         }
         (_, Unspecified | Pending | Ready | Stopped | Deleting | Deleted) => Ok(false),
     }

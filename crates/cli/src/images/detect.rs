@@ -62,8 +62,8 @@ pub(crate) fn check_root(source: &ImageRef) -> Result<(), Failure> {
     match directory(path.clone()) {
         Ok(ImageRef::Path(_)) => Ok(()),
         Ok(layout) => {
-            let words = format!("{shown} is an OCI layout, not a root file system");
-            Err(Failure::new("invalid_image", words).hint(format!("write {layout}")))
+            let message = format!("{shown} is an OCI layout, not a root file system");
+            Err(Failure::new("invalid_image", message).hint(format!("write {layout}")))
         }
         Err(failure) => {
             let hint = format!("pack it with `tar cf image.tar -C {shown} .`, and write docker-archive:image.tar");
@@ -82,9 +82,9 @@ fn directory(path: PathBuf) -> Result<ImageRef, Failure> {
     }
     if has("manifest.json") {
         let shown = path.display();
-        let words = format!("{shown} has unpacked output of `docker save`: manifest.json and layers");
+        let message = format!("{shown} has unpacked output of `docker save`: manifest.json and layers");
         let hint = format!("pack it: tar cf image.tar -C {shown} . && carrel image import ./image.tar NAME");
-        return Err(Failure::new("invalid_image", words).hint(hint));
+        return Err(Failure::new("invalid_image", message).hint(hint));
     }
     Ok(ImageRef::Path(path))
 }

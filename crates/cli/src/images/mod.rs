@@ -199,10 +199,10 @@ fn import_file(
     progress: &ImageProgress,
 ) -> Result<StoredImage, Failure> {
     if matches!(source, ImageRef::Host | ImageRef::Registry(_)) {
-        let words = format!("no such file: {source}");
+        let message = format!("no such file: {source}");
         let hint =
             format!("give the path of a file or a directory; `carrel image pull {source}` fetches from a registry");
-        return Err(Failure::new("invalid_image", words).hint(hint));
+        return Err(Failure::new("invalid_image", message).hint(hint));
     }
     let store = images.store()?;
     let stored = match images.fetch(source, PullPolicy::Missing, progress) {
@@ -213,8 +213,8 @@ fn import_file(
         stored => stored,
     }?;
     if override_config(stored.config.clone(), &arguments.config)? != stored.config {
-        let words = "the configuration can only be changed for a directory: an archive has its own";
-        return Err(Failure::new("invalid_image", words));
+        let message = "the configuration can only be changed for a directory: an archive has its own";
+        return Err(Failure::new("invalid_image", message));
     }
     store.name(name, stored.digest).map_err(FetchError::from)?;
     Ok(store.find(name).map_err(FetchError::from)?.unwrap_or(stored))

@@ -126,8 +126,8 @@ fn from_running(images: &Images, sandbox: &str, found: &DiscoveredSandbox) -> Re
     let record = found.record.as_ref().ok_or_else(|| find::no_such_sandbox(sandbox))?;
     let base = base_of(images, record)?.ok_or_else(|| image_not_stored(sandbox, &record.image))?;
     let upper = open_upper(record).ok_or_else(|| {
-        let words = format!("the disk of the sandbox {sandbox:?} was not found");
-        Failure::new("sandbox_unreadable", words).hint("an older release may have created it: recreate the sandbox")
+        let message = format!("the disk of the sandbox {sandbox:?} was not found");
+        Failure::new("sandbox_unreadable", message).hint("an older release may have created it: recreate the sandbox")
     })?;
     Ok(SaveSource { base: base.digest, config: base.config, changes: changes(upper, record.id_base) })
 }
@@ -200,8 +200,8 @@ fn read(path: &Path) -> Option<serde_json::Value> {
 /// The failure for a sandbox whose image is not in the store.
 fn image_not_stored(sandbox: &str, image: &str) -> Failure {
     let image = if image.is_empty() { String::new() } else { format!(", {image},") };
-    let words =
+    let message =
         format!("the image{image} of the sandbox {sandbox:?} is not in the store, so its changes cannot be saved");
-    Failure::new("image_unavailable", words)
+    Failure::new("image_unavailable", message)
         .hint("`carrel image import` imports a directory: create the sandbox from that image")
 }

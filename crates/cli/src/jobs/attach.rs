@@ -94,8 +94,8 @@ fn input_request(arguments: &AttachArguments, info: &JobInfo) -> Result<InputWis
                 "" => String::new(),
                 command => format!(" ({command})"),
             };
-            let words = format!("process {}{command} holds the input of job {}", holder.pid, info.job);
-            Err(Failure::new("input_taken", words)
+            let message = format!("process {}{command} holds the input of job {}", holder.pid, info.job);
+            Err(Failure::new("input_taken", message)
                 .hint("--take-over takes over the input; --read-only attaches without it"))
         }
     }

@@ -62,8 +62,8 @@ impl CommandSpec<'_> {
 }
 
 fn text(word: &OsString) -> Result<String, Failure> {
-    let words = || format!("the argument {} is not UTF-8", EscapedName(word.as_bytes()));
-    word.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_command", words()))
+    let message = || format!("the argument {} is not UTF-8", EscapedName(word.as_bytes()));
+    word.to_str().map(str::to_owned).ok_or_else(|| Failure::new("invalid_command", message()))
 }
 
 #[cfg(test)]

@@ -51,8 +51,8 @@ impl DaemonExec<'_> {
         };
         let known = tokio::time::timeout(START_TIMEOUT, self.wait_until_known(client, job, before, sequence)).await;
         let info = known.unwrap_or_else(|_| {
-            let words = format!("no confirmation within {START_TIMEOUT:?} that job {job} has started");
-            Err(Failure::new("daemon_silent", words)
+            let message = format!("no confirmation within {START_TIMEOUT:?} that job {job} has started");
+            Err(Failure::new("daemon_silent", message)
                 .hint("`carrel ps NAME` lists jobs; a retry with the same --job does not run it twice"))
         })?;
         Ok(ExecStartResult::Started(Box::new(JobStarted { created: true, info })))
@@ -99,8 +99,8 @@ impl DaemonExec<'_> {
         };
         let requested = std::iter::once(&command.program).chain(&command.args);
         if !info.command.iter().eq(requested) {
-            let words = format!("job {job} exists already, with another command");
-            return Err(Failure::new("job_conflict", words).hint("give another --job, or the same command"));
+            let message = format!("job {job} exists already, with another command");
+            return Err(Failure::new("job_conflict", message).hint("give another --job, or the same command"));
         }
         Ok(JobStarted { created: false, info })
     }

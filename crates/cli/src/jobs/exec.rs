@@ -165,8 +165,8 @@ impl<'a> ExecPlan<'a> {
                 started => return Ok(started?),
             }
         }
-        let words = format!("{}: each of {MAX_RANDOM_IDS} random job ids is taken", self.arguments.name);
-        Err(Failure::new("supervisor_unreadable", words))
+        let message = format!("{}: each of {MAX_RANDOM_IDS} random job ids is taken", self.arguments.name);
+        Err(Failure::new("supervisor_unreadable", message))
     }
 
     /// Starts the command through the daemon.
@@ -195,8 +195,8 @@ impl<'a> ExecPlan<'a> {
         let named =
             |started: JobStarted| JobStarted { info: JobInfo { job: job.to_owned(), ..started.info }, ..started };
         started.map(|started| started.map(named)).map_err(|_| {
-            let words = format!("the shim does not confirm within {START_TIMEOUT:?} that job {job} has started");
-            Failure::new("supervisor_silent", words)
+            let message = format!("the shim does not confirm within {START_TIMEOUT:?} that job {job} has started");
+            Failure::new("supervisor_silent", message)
                 .hint("`carrel ps NAME` lists jobs; a retry with the same --job does not run it twice")
         })
     }
@@ -265,9 +265,9 @@ fn is_taken(code: FailureCode) -> bool {
 
 /// The failure after a signal before the command has started.
 fn interrupted(name: &str, signal: i32) -> Failure {
-    let words = "interrupted before the command was known to have started";
+    let message = "interrupted before the command was known to have started";
     let hint = format!("`carrel ps {name}` shows whether it has");
-    Failure::new("interrupted", words).hint(hint).exit(SessionEnding::Interrupted(signal).exit_code())
+    Failure::new("interrupted", message).hint(hint).exit(SessionEnding::Interrupted(signal).exit_code())
 }
 
 /// A random job id.

@@ -26,8 +26,8 @@ pub(super) fn choose<'a>(sandbox: &str, jobs: &[(&'a str, bool)]) -> Result<&'a 
     let candidates: Vec<&str> = if running.is_empty() { jobs.iter().map(|(job, _)| *job).collect() } else { running };
     let more = if candidates.len() > LISTED { ", …" } else { "" };
     let listed: Vec<&str> = candidates.iter().copied().take(LISTED).collect();
-    let words = format!("{sandbox} has {} jobs: {}{more}", candidates.len(), listed.join(", "));
-    Err(Failure::new("ambiguous_job", words).hint("give one of them"))
+    let message = format!("{sandbox} has {} jobs: {}{more}", candidates.len(), listed.join(", "));
+    Err(Failure::new("ambiguous_job", message).hint("give one of them"))
 }
 
 #[cfg(test)]

@@ -82,9 +82,9 @@ pub(super) fn show(
         })?;
     }
     if !found {
-        let words = format!("no output of job {job} of {} is stored", arguments.name);
+        let message = format!("no output of job {job} of {} is stored", arguments.name);
         let hint = format!("`carrel ps {}` lists the jobs of a sandbox", arguments.name);
-        return Err(Failure::new("no_such_job", words).hint(hint).into());
+        return Err(Failure::new("no_such_job", message).hint(hint).into());
     }
     Ok(())
 }
@@ -151,8 +151,8 @@ pub(super) fn file_name(job: &str, stream: StreamName) -> String {
 }
 
 fn unreadable(logs: &Path, job: &str, error: &io::Error) -> LogsError {
-    let words = format!("cannot read the output of job {job} in {}: {error}", EscapedName::path(logs));
-    Failure::new("logs_unreadable", words).into()
+    let message = format!("cannot read the output of job {job} in {}: {error}", EscapedName::path(logs));
+    Failure::new("logs_unreadable", message).into()
 }
 
 /// The jobs with stored output, sorted by name.

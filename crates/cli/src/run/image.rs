@@ -58,8 +58,8 @@ pub(super) fn command_words(arguments: &RunArguments, config: &ImageConfig) -> R
         false => all.chain(arguments.command.iter().cloned()).collect(),
     };
     if all.is_empty() {
-        let words = format!("no command given, and the image {} has no default command", arguments.image);
-        return Err(Failure::new("no_command", words).hint(format!("carrel run {} -- CMD", arguments.image)));
+        let message = format!("no command given, and the image {} has no default command", arguments.image);
+        return Err(Failure::new("no_command", message).hint(format!("carrel run {} -- CMD", arguments.image)));
     }
     Ok(all)
 }

@@ -232,8 +232,8 @@ fn save_changes(
 
 fn interrupted(project: &RunProject, ending: SessionEnding, signal: i32) -> Failure {
     let kept = if project.keeps() { ", and nothing was saved" } else { "" };
-    let words = format!("interrupted while collecting changes{kept}; {}", ending.command_message());
-    Failure::new("interrupted", words).exit(SessionEnding::Interrupted(signal).exit_code())
+    let message = format!("interrupted while collecting changes{kept}; {}", ending.command_message());
+    Failure::new("interrupted", message).exit(SessionEnding::Interrupted(signal).exit_code())
 }
 
 /// The failure of a shim; one that was killed could not clean up.

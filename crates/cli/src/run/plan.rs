@@ -108,8 +108,8 @@ fn create(
     cgroup::CgroupLimits::new(Some(memory.0), Some(arguments.pids), arguments.cpus)
         .map_err(|error| Failure::new("invalid_limit", error))?;
     if arguments.disk < MIN_DISK {
-        let words = format!("a disk of {} is too small: the minimum is {MIN_DISK}", arguments.disk);
-        return Err(Failure::new("invalid_limit", words));
+        let message = format!("a disk of {} is too small: the minimum is {MIN_DISK}", arguments.disk);
+        return Err(Failure::new("invalid_limit", message));
     }
     check_hostname(&arguments.hostname)?;
     let incarnation = incarnation()?;
@@ -178,12 +178,12 @@ fn check_targets(mounts: &[MountPair], project: bool) -> Result<(), Failure> {
         if taken.contains(&target) {
             let with_project = project && taken.iter().position(|other| *other == target) == Some(0);
             let other = if with_project { "the project" } else { "another --mount" };
-            let words = format!(
+            let message = format!(
                 "--mount number {} and {other} have the same target {}",
                 number + 1,
                 EscapedName::path(&mount.target)
             );
-            return Err(Failure::new("invalid_mount", words).hint("give each its own target"));
+            return Err(Failure::new("invalid_mount", message).hint("give each its own target"));
         }
         taken.push(target);
     }
@@ -195,8 +195,8 @@ fn check_hostname(name: &str) -> Result<(), Failure> {
     if (1..=MAX_HOSTNAME).contains(&name.len()) && name.bytes().all(known) {
         return Ok(());
     }
-    let words = format!("{name:?} is not a host name: expected 1 to {MAX_HOSTNAME} letters, digits, `-`, `.` or `_`");
-    Err(Failure::new("invalid_hostname", words))
+    let message = format!("{name:?} is not a host name: expected 1 to {MAX_HOSTNAME} letters, digits, `-`, `.` or `_`");
+    Err(Failure::new("invalid_hostname", message))
 }
 
 /// The canonical path of a mount source.

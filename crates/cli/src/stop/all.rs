@@ -82,8 +82,8 @@ async fn wait_until_stopped(
     match until {
         None => waiting.await,
         Some(until) => timeout_at(until, waiting).await.unwrap_or_else(|_| {
-            let words = format!("the sandbox {id:?} did not stop in time");
-            Err(Failure::new("stop_timed_out", words).hint(format!("carrel events {id}")))
+            let message = format!("the sandbox {id:?} did not stop in time");
+            Err(Failure::new("stop_timed_out", message).hint(format!("carrel events {id}")))
         }),
     }
 }

@@ -197,13 +197,13 @@ impl JobOutputLog {
     }
 
     /// Writes a marker after the head; without space the file just ends there.
-    fn mark(&mut self, words: &str) {
+    fn mark(&mut self, marker: &str) {
         let Some(file) = &mut self.file else { return };
-        let written = write(file, words.as_bytes());
-        if written < words.len() {
+        let written = write(file, marker.as_bytes());
+        if written < marker.len() {
             let _shortened = file.set_len(self.charged);
         } else {
-            self.charged += words.len() as u64;
+            self.charged += marker.len() as u64;
         }
     }
 

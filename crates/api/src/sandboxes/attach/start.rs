@@ -123,8 +123,8 @@ impl Awaited {
                     if events.map_err(|error| broken(&error))?.is_some() {
                         return Ok(());
                     }
-                    let words = "the sandbox is gone".to_owned();
-                    let gone = Refusal::new(Code::NotFound, "SANDBOX_NOT_FOUND", words);
+                    let message = "the sandbox is gone".to_owned();
+                    let gone = Refusal::new(Code::NotFound, "SANDBOX_NOT_FOUND", message);
                     return Err(refused(gone.about("sandbox_id", sandbox)));
                 }
             }

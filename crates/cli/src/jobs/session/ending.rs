@@ -104,8 +104,8 @@ fn never_ran(command: &str, outcome: &JobOutcome) -> Failure {
         }
         "permission_denied" | "not_executable" => {
             let reason = outcome.errno_name.as_deref().unwrap_or(kind);
-            let words = format!("{command}: cannot be executed ({reason})");
-            Failure::new("command_not_executable", words).exit(126)
+            let message = format!("{command}: cannot be executed ({reason})");
+            Failure::new("command_not_executable", message).exit(126)
         }
         "bad_cwd" => failure.hint("--workdir must be an existing directory inside"),
         "user_setup_failed" => failure.hint("--user must be a user of the image, or a numeric id"),
@@ -116,15 +116,15 @@ fn never_ran(command: &str, outcome: &JobOutcome) -> Failure {
 /// The failure of a command that exceeded its timeout.
 pub(crate) fn timed_out(limit: Option<TimeSpan>) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
-    let words = format!("the command exceeded its timeout{limit} and was killed");
-    Failure::new("timed_out", words).hint("increase it with --timeout").exit(124)
+    let message = format!("the command exceeded its timeout{limit} and was killed");
+    Failure::new("timed_out", message).hint("increase it with --timeout").exit(124)
 }
 
 /// The failure of a command that exceeded its timeout and is not known to have been killed.
 pub(crate) fn overdue(limit: Option<TimeSpan>, and: &str) -> Failure {
     let limit = limit.map(|time| format!(" ({time})")).unwrap_or_default();
-    let words = format!("the command exceeded its timeout{limit}, and {and}");
-    Failure::new("timed_out", words).exit(124)
+    let message = format!("the command exceeded its timeout{limit}, and {and}");
+    Failure::new("timed_out", message).exit(124)
 }
 
 /// The failure to write output.
