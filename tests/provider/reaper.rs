@@ -124,6 +124,26 @@ fn the_retention_of_an_orphan_restarts_after_it_was_known_in_between() {
 }
 
 #[test]
+fn an_orphan_that_is_removed_during_a_reap_leaves_no_mark() {
+    run(async {
+        let mut harness = ProviderHarness::new();
+        let stopped = harness.start("stopped", &host_spec()).await;
+        harness.local.stop(&stopped, std::time::Duration::ZERO).await.unwrap();
+        harness.local.forget(&stopped).await.unwrap();
+        harness.restart_provider();
+        let disk = harness.disk(&stopped);
+        // What is in use is requested after all disks were listed.
+        let removed = move || {
+            std::fs::remove_dir_all(&disk).unwrap();
+            InUse::default()
+        };
+        assert_eq!(harness.local.reap(&removed).await.unwrap().quarantined, Vec::<String>::new());
+        let marks = std::fs::read_dir(harness.home.path().join("quarantine")).unwrap();
+        assert_eq!(marks.count(), 0);
+    });
+}
+
+#[test]
 fn an_incarnation_that_a_restored_store_does_not_know_is_kept_until_the_sandbox_is_resumed() {
     run(async {
         let mut harness = ProviderHarness::new();

@@ -25,14 +25,14 @@ impl LocalInner {
         let unknown = inventory.disks.iter().filter(|disk| in_use.owner(disk) == DiskOwner::Unknown);
         let mut orphans = Vec::new();
         for disk in unknown {
-            orphans.push(self.describe(&inventory, disk).await?.1);
+            orphans.extend(self.describe(&inventory, disk).await?.map(|(_, orphan)| orphan));
         }
         Ok(orphans)
     }
 
     /// Quarantines a disk, and removes it when its time is up. Returns whether the disk was found just now.
     pub(crate) async fn quarantine(&self, inventory: &Inventory, disk: &str) -> Result<bool, ProviderError> {
-        let (is_new, orphan) = self.describe(inventory, disk).await?;
+        let Some((is_new, orphan)) = self.describe(inventory, disk).await? else { return Ok(false) };
         if !is_new && orphan.removed_at.is_some_and(|at| at <= now()) {
             tracing::warn!(disk, "removing a quarantined disk: its retention time is over");
             self.remove_orphan(disk).await?;
@@ -77,8 +77,8 @@ impl LocalInner {
         .await
     }
 
-    /// Describes an orphan, and returns whether it is new.
-    async fn describe(&self, inventory: &Inventory, disk: &str) -> Result<(bool, Orphan), ProviderError> {
+    /// Describes an orphan, and returns whether it is new; `None` if it was removed since the inventory.
+    async fn describe(&self, inventory: &Inventory, disk: &str) -> Result<Option<(bool, Orphan)>, ProviderError> {
         let is_on_it = |found: &&carrel_shim_client::DiscoveredSandbox| {
             let record =
                 persistent_record(found).filter(|record| services::main_incarnation(record) == record.incarnation);
@@ -88,14 +88,20 @@ impl LocalInner {
         let running =
             inventory.found.iter().find(is_on_it).and_then(persistent_record).map(|record| record.incarnation.clone());
         let (marker, manifests) = (self.paths.quarantine().join(disk), self.paths.manifests());
+        let directories = [self.paths.disks().join(disk), self.paths.services().join(disk)];
         let (name, kept) = (disk.to_owned(), self.settings().orphans_kept);
         blocking(move || {
             let (is_new, since) =
                 mark(&marker).map_err(|error| failed(format_args!("{}: {error}", marker.display())))?;
+            // A removal deletes the disk and then the marker, which may have been written in between or afterwards.
+            if !directories.iter().any(|directory| directory.exists()) {
+                let _removed = std::fs::remove_file(&marker);
+                return Ok(None);
+            }
             let is_bounded = running.is_none() && !kept.is_zero();
             let removed_at = is_bounded.then(|| later(since, kept));
             let manifest = manifests::load(&manifests, &name);
-            Ok((is_new, Orphan { disk: name, manifest, running, since, removed_at }))
+            Ok(Some((is_new, Orphan { disk: name, manifest, running, since, removed_at })))
         })
         .await
     }
