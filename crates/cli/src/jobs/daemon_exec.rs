@@ -183,17 +183,33 @@ mod tests {
             error: "no such directory".to_owned(),
             ..ExecStatus::default()
         };
-        let execs = vec![exec(8, ExecState::Running), exec(9, ExecState::Failed)];
-        let scripted = ScriptedDaemon::with_execs(Vec::new(), execs);
-        // The baseline covers the first two, the third is of another exec, and the read after the fourth covers the fifth.
-        for (sequence, job) in
-            [(4, "exec-1"), (5, "exec-1"), (6, "exec-2"), (7, "exec-1"), (8, "exec-1"), (9, "exec-1")]
-        {
-            scripted.emit(event(sequence, job));
+        let (running, failed) = (exec(8, ExecState::Running), exec(9, ExecState::Failed));
+        for (events, execs, calls, message) in [
+            // The baseline covers the first two, and the third is of another exec.
+            (&[(4, "exec-1"), (5, "exec-1"), (6, "exec-2")][..], vec![], &[][..], "the daemon ended the stream"),
+            // The read after the first covers the second.
+            (
+                &[(7, "exec-1"), (8, "exec-1")],
+                vec![running.clone()],
+                &[Call::GetExec(8)],
+                "the daemon ended the stream",
+            ),
+            (
+                &[(7, "exec-1"), (9, "exec-1")],
+                vec![running, failed],
+                &[Call::GetExec(8), Call::GetExec(9)],
+                "the command did not start: no such directory",
+            ),
+        ] {
+            let mut scripted = ScriptedDaemon::with_execs(Vec::new(), execs);
+            for (sequence, job) in events {
+                scripted.emit(event(*sequence, job));
+            }
+            scripted.end();
+            let failure = daemon_failure(scripted.client().await, "web1", "exec-1", 5).await;
+            assert!(failure.message.contains(message), "{}", failure.message);
+            assert_eq!(scripted.calls(), [&[Call::Subscribe(5)], calls].concat());
         }
-        let failure = daemon_failure(scripted.client().await, "web1", "exec-1", 5).await;
-        assert_eq!(failure.message, "the command did not start: no such directory");
-        assert_eq!(scripted.calls(), [Call::Subscribe(5), Call::GetExec(8), Call::GetExec(9)]);
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub(crate) enum Call {
 
 pub(crate) struct ScriptedDaemon {
     home: tempfile::TempDir,
-    events: mpsc::UnboundedSender<SandboxEvent>,
+    /// None once there are no further events.
+    events: Option<mpsc::UnboundedSender<SandboxEvent>>,
     calls: watch::Receiver<Vec<Call>>,
 }
 
@@ -71,7 +72,7 @@ impl ScriptedDaemon {
         let server = tonic::transport::Server::builder().add_service(SandboxServiceServer::new(service));
         // It ends with the runtime of the test.
         tokio::spawn(server.serve_with_incoming(listener));
-        Self { home, events, calls }
+        Self { home, events: Some(events), calls }
     }
 
     pub(crate) async fn client(&self) -> DaemonClient {
@@ -81,7 +82,12 @@ impl ScriptedDaemon {
 
     /// Sends an event to the subscriber, now or once there is one.
     pub(crate) fn emit(&self, event: SandboxEvent) {
-        self.events.send(event).unwrap();
+        self.events.as_ref().unwrap().send(event).unwrap();
+    }
+
+    /// Ends the stream after the events so far.
+    pub(crate) fn end(&mut self) {
+        self.events = None;
     }
 
     /// Waits until this many calls were received.
