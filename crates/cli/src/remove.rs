@@ -26,7 +26,7 @@ const FAILED: u8 = 1;
 const SHIM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long another process may take to sweep the directory of a sandbox.
-const SWEEP_TIMEOUT: Duration = Duration::from_secs(2);
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait between two checks for that.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -190,29 +190,43 @@ fn remove_ephemeral(
         let end = runtime.block_on(stop::end(name, Duration::ZERO, SHIM_TIMEOUT))?;
         end.note(name, json);
     }
-    let (began, incarnation) = (Instant::now(), incarnation(found));
-    loop {
-        let collected = match incarnation {
+    let collect = || {
+        let collected = match incarnation(found) {
             Some(incarnation) => carrel_shim::collect_incarnation(&found.directory, incarnation),
             None => carrel_shim::collect(&found.directory),
         };
-        if collected.map_err(|error| Failure::new("remove_failed", error))? {
-            // The next run removes what cannot be removed now.
-            let _groups = carrel_shim::sweep_groups(Path::new(ID_RANGES));
-            return Ok(());
-        }
-        match find::existing(name)? {
-            // Its owner removed the directory.
-            None => return Ok(()),
-            // Another sandbox has the name already.
-            Some(now) if now.life == Liveness::Running && self::incarnation(&now) != incarnation => return Ok(()),
-            // Another process is sweeping the directory.
-            Some(now) if now.life == Liveness::Starting && began.elapsed() < SWEEP_TIMEOUT => {
-                std::thread::sleep(RETRY_INTERVAL)
+        collected.map_err(|error| Failure::new("remove_failed", error))
+    };
+    let find = || {
+        let now = find::existing(name)?;
+        Ok(now.map(|now| now.life == Liveness::Running && incarnation(&now) != incarnation(found)))
+    };
+    collect_when_unused(name, collect, find)?;
+    // The next run removes what cannot be removed now.
+    let _groups = carrel_shim::sweep_groups(Path::new(ID_RANGES));
+    Ok(())
+}
+
+/// Collects the directory of a sandbox that has ended. Another process may be sweeping it, and then holds its lock, so that the
+/// sandbox looks as if it were starting or running. `find` tells whether another sandbox runs under the name.
+fn collect_when_unused(
+    name: &str,
+    mut collect: impl FnMut() -> Result<bool, Failure>,
+    mut find: impl FnMut() -> Result<Option<bool>, Failure>,
+) -> Result<(), Failure> {
+    let began = Instant::now();
+    while !collect()? {
+        match find()? {
+            // Its owner removed the directory, or another sandbox has the name already.
+            None | Some(true) => return Ok(()),
+            Some(false) if began.elapsed() < SWEEP_TIMEOUT => std::thread::sleep(RETRY_INTERVAL),
+            Some(false) => {
+                let message = format!("the directory of the sandbox {name:?} is in use by another process");
+                return Err(Failure::new("remove_failed", message).hint("retry in a moment"));
             }
-            Some(_) => return Err(running_failure(name)),
         }
     }
+    Ok(())
 }
 
 fn incarnation(found: &DiscoveredSandbox) -> Option<&str> {
@@ -225,6 +239,23 @@ mod tests {
 
     use super::*;
     use crate::daemon::wait::scripted_daemon::{Call, ScriptedDaemon};
+
+    #[test]
+    fn a_directory_that_another_process_sweeps_is_collected_afterwards() {
+        let mut attempts = 0;
+        let mut collected_at = |last: u32| {
+            attempts = 0;
+            let collect = || {
+                attempts += 1;
+                Ok(attempts == last)
+            };
+            collect_when_unused("web", collect, || Ok(Some(false))).map(|()| attempts).map_err(drop)
+        };
+        assert_eq!([collected_at(1), collected_at(3)], [Ok(1), Ok(3)]);
+        for other in [None, Some(true)] {
+            assert!(collect_when_unused("web", || Ok(false), || Ok(other)).is_ok());
+        }
+    }
 
     //= control.snapshot-stream.anchor-same-resource
     //= control.order.clients-wait-baselines-drop
