@@ -32,7 +32,7 @@ fn refusal(refused: Result<(), ShimError>) -> String {
     }
 }
 
-//= promises.adoption.sandbox-lasts-whose-owner
+//= promises.adoption.persistent-sandbox-whose-owner-killed
 #[test]
 fn a_persistent_sandbox_outlives_its_owner_and_is_adopted_without_losing_job_output() {
     run(async {
@@ -81,7 +81,7 @@ fn a_persistent_sandbox_outlives_its_owner_and_is_adopted_without_losing_job_out
     });
 }
 
-//= promises.adoption.supervisor-whose-owner-gone
+//= promises.adoption.shim-whose-owner-gone
 #[test]
 fn a_shim_without_an_owner_does_not_busy_loop() {
     run(async {

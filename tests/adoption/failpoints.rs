@@ -199,7 +199,7 @@ async fn run_to_failpoint(sandbox: &mut FailingSandbox, point: Failpoint) -> Opt
     record(&sandbox.create)
 }
 
-//= promises.adoption.places-supervisor-killed
+//= promises.adoption.points-shim-killed
 #[test]
 fn an_ephemeral_sandbox_leaves_nothing_wherever_its_shim_dies() {
     run_within(Duration::from_secs(300), async {
@@ -223,7 +223,7 @@ fn an_ephemeral_sandbox_leaves_nothing_wherever_its_shim_dies() {
     });
 }
 
-//= promises.adoption.places-supervisor-killed
+//= promises.adoption.points-shim-killed
 #[test]
 fn a_persistent_sandbox_keeps_its_journal_wherever_its_shim_dies_until_it_is_collected() {
     run_within(Duration::from_secs(300), async {
@@ -276,7 +276,7 @@ fn a_persistent_sandbox_keeps_its_journal_wherever_its_shim_dies_until_it_is_col
     });
 }
 
-//= promises.adoption.places-supervisor-killed
+//= promises.adoption.points-shim-killed
 #[test]
 fn a_shim_without_a_failpoint_ends_in_order() {
     run_within(Duration::from_secs(120), async {

@@ -42,13 +42,13 @@ fn crash_at_each_failpoint(crashes: usize, scenario: impl AsyncFn(FailoverClient
 }
 
 //= promises.control-plane.accepted
-//= promises.control-plane.places-daemon-killed
+//= promises.control-plane.points-daemon-killed
 #[test]
 fn after_a_crash_at_any_failpoint_the_next_daemon_completes_every_accepted_request() {
     crash_at_each_failpoint(1, scenarios::full_lifecycle);
 }
 
-//= promises.control-plane.places-daemon-killed
+//= promises.control-plane.points-daemon-killed
 #[test]
 fn after_repeated_crashes_at_any_failpoint_nothing_is_lost() {
     if full() {

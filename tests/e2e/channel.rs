@@ -95,7 +95,7 @@ fn a_bootstrap_is_accepted_once_and_settings_of_virtual_machines_are_refused() {
     });
 }
 
-//= carrel.agent-itself.withdrawn-range-ends-nobody
+//= carrel.agent-itself.withdrawn-range-ends-its-sessions
 #[test]
 fn a_disconnect_of_a_client_kills_its_sessions_and_no_others() {
     run(async {

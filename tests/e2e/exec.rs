@@ -165,7 +165,7 @@ fn a_background_process_can_write_after_its_command_exited() {
     });
 }
 
-//= promises.agent.terminal-nobody-open-moment
+//= promises.agent.terminal-unopened-moment
 #[test]
 fn a_terminal_that_is_closed_and_opened_again_is_still_read() {
     run(async {

@@ -102,7 +102,7 @@ fn symlinks_in_an_image_do_not_lead_to_the_host() {
     });
 }
 
-//= promises.sandbox.sandbox-whose-supervisor-killed
+//= promises.sandbox.sandbox-whose-shim-killed
 #[test]
 fn a_first_process_does_not_outlive_its_launcher() {
     run(async {

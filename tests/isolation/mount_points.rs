@@ -107,7 +107,7 @@ fn mount_points_are_neither_created_nor_replaced_in_a_tree_of_the_host() {
     }
 }
 
-//= promises.sandbox.places-nothing-shown
+//= promises.sandbox.refused-mount-points
 #[test]
 fn reserved_and_duplicate_mount_points_are_refused() {
     let home = home();

@@ -75,7 +75,7 @@ fn a_disk_holds_its_size_and_not_twice_as_much() {
     });
 }
 
-//= promises.sandbox.disk-stays
+//= promises.sandbox.persistent-disk
 #[test]
 fn files_on_a_persistent_disk_are_there_in_the_next_sandbox() {
     run(async {
@@ -92,7 +92,7 @@ fn files_on_a_persistent_disk_are_there_in_the_next_sandbox() {
     });
 }
 
-//= promises.sandbox.disk-stays
+//= promises.sandbox.persistent-disk
 #[test]
 fn changes_to_a_project_are_there_in_the_next_sandbox_and_not_on_the_host() {
     run(async {
@@ -123,7 +123,7 @@ fn changes_to_a_project_are_there_in_the_next_sandbox_and_not_on_the_host() {
     });
 }
 
-//= promises.sandbox.disk-stays
+//= promises.sandbox.persistent-disk
 #[test]
 fn a_disk_image_is_full_at_its_size() {
     run(async {
@@ -133,7 +133,7 @@ fn a_disk_image_is_full_at_its_size() {
     });
 }
 
-//= promises.sandbox.loop-devices-disk-stays
+//= promises.sandbox.loop-devices-persistent-disk
 #[test]
 fn a_loop_device_does_not_outlive_its_sandbox() {
     run(async {
@@ -146,7 +146,7 @@ fn a_loop_device_does_not_outlive_its_sandbox() {
     });
 }
 
-//= promises.sandbox.disk-stays
+//= promises.sandbox.persistent-disk
 #[test]
 fn a_disk_is_used_by_one_sandbox_at_a_time() {
     run(async {

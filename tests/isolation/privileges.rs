@@ -10,7 +10,7 @@ const ATTEMPTS: usize = 22;
 /// The number of operations that a shim still needs.
 const OPERATIONS: usize = 9;
 
-//= carrel.supervisor.after-core-ready-shed
+//= carrel.supervisor.after-core-ready-privileges-dropped
 //= promises.supervisor.could-host-cannot-once
 #[test]
 fn a_shim_that_dropped_its_privileges_can_supervise_its_sandbox_and_nothing_else() {

@@ -166,7 +166,7 @@ fn writes_to_a_project_are_in_its_changes_and_not_on_the_host() {
     });
 }
 
-//= promises.sandbox.marks-kernel-layer-somebody
+//= promises.sandbox.forged-overlay-markers
 #[test]
 fn a_directory_of_the_project_cannot_be_renamed_by_an_overlay_redirect() {
     run(async {
@@ -182,7 +182,7 @@ fn a_directory_of_the_project_cannot_be_renamed_by_an_overlay_redirect() {
     });
 }
 
-//= promises.sandbox.marks-kernel-layer-somebody
+//= promises.sandbox.forged-overlay-markers
 #[test]
 fn a_process_inside_cannot_forge_markers_of_the_overlay() {
     run(async {

@@ -6,7 +6,7 @@ use carrel_shim_client::messages::{EndReason, FactKind, FailureCode, JobCommand,
 use carrel_shim_client::{Journal, ShimError};
 use carrel_tests::{TestSandbox, follow_all, outcome_of, read_until, run, script};
 
-//= promises.jobs.ends-told-apart
+//= promises.jobs.outcomes-distinguished
 #[test]
 fn exit_codes_signals_and_failed_starts_are_distinguished() {
     run(async {
@@ -53,7 +53,7 @@ fn exit_codes_signals_and_failed_starts_are_distinguished() {
     });
 }
 
-//= promises.jobs.ends-told-apart
+//= promises.jobs.outcomes-distinguished
 #[test]
 fn an_oom_kill_is_distinguished_from_a_signal_and_recorded() {
     run(async {
@@ -87,7 +87,7 @@ fn an_oom_kill_is_distinguished_from_a_signal_and_recorded() {
     });
 }
 
-//= promises.jobs.ends-told-apart
+//= promises.jobs.outcomes-distinguished
 #[test]
 fn jobs_that_end_with_the_sandbox_say_so_and_the_journal_of_a_persistent_sandbox_is_kept() {
     run(async {

@@ -68,7 +68,7 @@ async fn start_waiting(
 
 type StartTask = JoinHandle<Result<(), ProviderError>>;
 
-//= promises.images.pull-nobody-waits-whose
+//= promises.images.pull-without-waiting-request
 #[test]
 fn a_stop_or_removal_does_not_wait_for_the_pull_of_the_image() {
     run(async {

@@ -191,7 +191,7 @@ fn clients_that_reconnect_in_a_loop_do_not_delay_others() {
 }
 
 //= carrel.relay.client-shut-sandbox-down
-//= promises.supervisor.reasons-end-told-apart
+//= promises.supervisor.end-reasons-distinguished
 #[test]
 fn a_client_can_shut_the_sandbox_down() {
     run(async {

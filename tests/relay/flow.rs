@@ -148,7 +148,7 @@ fn clients_that_are_blocked_on_their_commands_take_no_buffer_space_from_others()
 }
 
 //= carrel.supervisor.pause-resume-statistics
-//= promises.relay.patience-client-middle-frame
+//= promises.relay.timeout-client-middle-frame
 #[test]
 fn uploads_continue_after_a_pause() {
     run_within(LONG, async {
@@ -206,7 +206,7 @@ fn files_are_transferred_in_both_directions_at_every_generation_while_other_clie
 
 //= carrel.relay.bounded-memory-client
 //= promises.relay.memory-whatever-clients-guest
-//= promises.relay.patience-client-middle-frame
+//= promises.relay.timeout-client-middle-frame
 #[test]
 fn clients_that_stop_in_the_middle_of_a_large_frame_do_not_block_others() {
     run_within(LONG, async {

@@ -29,7 +29,7 @@ async fn wait_for_exit(pid: u32) {
 }
 
 //= carrel.supervisor.stop-asks-waits-insists
-//= promises.supervisor.reasons-end-told-apart
+//= promises.supervisor.end-reasons-distinguished
 //= promises.supervisor.stop
 #[test]
 fn a_stop_sends_sigterm_waits_and_then_kills() {
@@ -118,7 +118,7 @@ fn statistics_count_traffic_and_resources() {
     });
 }
 
-//= carrel.supervisor.after-core-ready-shed
+//= carrel.supervisor.after-core-ready-privileges-dropped
 //= promises.supervisor.once-sandbox-runs
 #[test]
 fn a_shim_is_not_root_and_keeps_one_capability() {
@@ -169,8 +169,8 @@ fn a_record_that_names_the_cgroup_of_another_sandbox_kills_no_process() {
     });
 }
 
-//= carrel.supervisor.end-guest-want-memory
-//= promises.supervisor.reasons-end-told-apart
+//= carrel.supervisor.end-guest-oom-killed
+//= promises.supervisor.end-reasons-distinguished
 #[test]
 fn an_oom_kill_is_distinguished_from_an_exit() {
     run(async {

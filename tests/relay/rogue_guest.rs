@@ -43,10 +43,10 @@ fn a_shim_notices_that_its_owner_left_before_the_guest_is_ready() {
     });
 }
 
-//= carrel.relay.frame-guest-belongs-nobody
+//= carrel.relay.frame-guest-without-client
 //= carrel.relay.agent-replaced-liar-harms
-//= promises.relay.frames-guest-belong-nobody
-//= promises.supervisor.reasons-end-told-apart
+//= promises.relay.frames-guest-without-client
+//= promises.supervisor.end-reasons-distinguished
 #[test]
 fn a_guest_that_floods_stray_frames_or_breaks_the_stream_is_killed_with_a_reason() {
     run(async {
@@ -61,9 +61,9 @@ fn a_guest_that_floods_stray_frames_or_breaks_the_stream_is_killed_with_a_reason
     });
 }
 
-//= carrel.relay.frame-guest-belongs-nobody
+//= carrel.relay.frame-guest-without-client
 //= carrel.relay.guest-cannot-touch-client
-//= promises.relay.frames-guest-belong-nobody
+//= promises.relay.frames-guest-without-client
 #[test]
 fn a_few_stray_frames_are_dropped_and_counted() {
     run(async {
@@ -103,7 +103,7 @@ fn a_guest_that_floods_one_client_disconnects_only_that_client() {
     });
 }
 
-//= carrel.supervisor.end-guest-want-memory
+//= carrel.supervisor.end-guest-oom-killed
 #[test]
 fn a_guest_that_exhausts_its_memory_is_reported_as_oom_killed() {
     run(async {

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(CopyPair::parse("/data".into()), Err(InvalidMount::Shape));
     }
 
-    //= promises.sandbox.places-nothing-shown
+    //= promises.sandbox.refused-mount-points
     #[test]
     fn an_invalid_mount_is_refused_with_the_reason() {
         for (text, expected) in [

@@ -170,7 +170,7 @@ fn a_call_is_listed_once() {
     }
 }
 
-//= carrel.supervisor.after-core-ready-shed
+//= carrel.supervisor.after-core-ready-privileges-dropped
 //= promises.system-call-filter.two-lists
 #[test]
 fn the_short_lists_have_the_numbers_of_the_long_one() {
@@ -180,7 +180,7 @@ fn the_short_lists_have_the_numbers_of_the_long_one() {
     }
 }
 
-//= carrel.supervisor.after-core-ready-shed
+//= carrel.supervisor.after-core-ready-privileges-dropped
 //= promises.system-call-filter.two-lists
 #[test]
 fn a_supervisor_starts_and_changes_nothing() {

@@ -29,7 +29,7 @@ class Scenarios(Case):
 
     #= agents.schema-pipeline.claude-code-codex-opencode
     #= agents.lifecycle.post-messages-runs-prompt
-    #= agents.modes-capabilities.user-messages-told-whichever
+    #= agents.modes-capabilities.user-messages-events-every-agent
     #= promises.agents-server.published-agents-driven
     def test_a_prompt_is_answered(self) -> None:
         session = self.session()

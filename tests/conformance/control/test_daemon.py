@@ -92,7 +92,7 @@ async def test_an_exec_that_exits_without_a_daemon_keeps_its_outcome(start_daemo
 
 
 #= control.subscription.stream-broke-taken-last
-#= promises.control-plane.daemon-told-go
+#= promises.control-plane.daemon-asked-shut-down
 async def test_a_daemon_closes_its_streams_at_once_on_sigterm(start_daemon):
     daemon = start_daemon()
     async with connect(daemon) as client:

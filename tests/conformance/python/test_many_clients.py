@@ -26,7 +26,7 @@ async def test_two_clients_run_commands_at_once(agentd):
     assert [outcome.stdout for outcome in outcomes] == [b"first again", b"second again"]
 
 
-#= carrel.agent-itself.withdrawn-range-ends-nobody
+#= carrel.agent-itself.withdrawn-range-ends-its-sessions
 async def test_a_disconnect_kills_the_processes_of_the_client_and_their_children(agentd):
     async with connected(agentd) as staying:
         kept = await Execution.start(staying, "cat")

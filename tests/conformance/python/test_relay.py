@@ -99,7 +99,7 @@ async def test_the_slot_of_a_disconnected_client_is_reused(sandbox):
 
 
 #= carrel.relay.ids-outside-range-flags
-#= promises.published-clients.ids-another-nobody-relay
+#= promises.published-clients.ids-other-client-none-relay
 @pytest.mark.parametrize("whose", ["another client", "a free slot", "the relay", "the channel"])
 async def test_a_client_that_uses_a_foreign_id_is_disconnected_and_no_other(sandbox, whose):
     async with connected(sandbox) as bystander:
@@ -122,7 +122,7 @@ async def test_a_client_that_uses_a_foreign_id_is_disconnected_and_no_other(sand
 
 
 #= carrel.relay.never-waits-client-guest
-#= promises.relay.patience-client-middle-frame
+#= promises.relay.timeout-client-middle-frame
 @pytest.mark.parametrize("size", [100, 4 << 20], ids=["small", "largest"])
 async def test_a_client_that_stops_in_the_middle_of_a_frame_blocks_no_other(sandbox, size):
     async with connected(sandbox) as bystander:
@@ -159,7 +159,7 @@ async def test_a_listener_of_the_host_cannot_be_reached(sandbox):
 
 
 #= carrel.relay.client-shut-sandbox-down
-#= promises.published-clients.ids-another-nobody-relay
+#= promises.published-clients.ids-other-client-none-relay
 async def test_any_client_can_shut_the_sandbox_down(sandbox):
     async with connected(sandbox) as witness, connected(sandbox) as client:
         execution = await Execution.start(witness, "sleep", "60")

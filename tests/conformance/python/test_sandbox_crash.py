@@ -22,7 +22,7 @@ asyncio.run(main())
 """
 
 
-#= carrel.agent-itself.withdrawn-range-ends-nobody
+#= carrel.agent-itself.withdrawn-range-ends-its-sessions
 async def test_the_processes_of_a_killed_program_are_killed(agentd, tmp_path):
     name, bystander = register(agentd), await attach(agentd)
     program = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, name, stdout=subprocess.PIPE)

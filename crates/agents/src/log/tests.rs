@@ -40,7 +40,7 @@ fn each_view_numbers_its_events_from_one_without_gaps() {
     assert_eq!(log.last(), LogPosition { default: 10, full: 20 });
 }
 
-//= agents.event-streaming.event-numbered-appended-told
+//= agents.event-streaming.event-numbered-appended-sent
 #[test]
 fn a_reader_resumes_after_the_last_id_it_saw() {
     let log = SessionLog::default();
@@ -85,7 +85,7 @@ fn an_event_is_encoded_as_documented() {
     );
 }
 
-//= agents.event-streaming.event-numbered-appended-told
+//= agents.event-streaming.event-numbered-appended-sent
 #[tokio::test]
 async fn readers_are_woken_by_new_events_and_by_the_end() {
     let log = SessionLog::default();

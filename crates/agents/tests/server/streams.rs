@@ -32,7 +32,7 @@ async fn an_event_is_an_id_a_line_of_data_and_a_blank_line() {
 
 //= agents.architecture-components.daemon-manages-agent-processes
 //= agents.lifecycle.get-events-sse-subscribes
-//= agents.event-streaming.event-numbered-appended-told
+//= agents.event-streaming.event-numbered-appended-sent
 #[tokio::test]
 async fn earlier_events_precede_new_ones() {
     let server = TestServer::start().await;

@@ -215,7 +215,7 @@ async fn a_stream_outlives_its_sandbox_until_that_is_purged() {
 }
 
 //= control.subscription.stream-broke-taken-last
-//= promises.control-plane.daemon-told-go
+//= promises.control-plane.daemon-asked-shut-down
 #[tokio::test]
 async fn all_streams_end_at_once_on_shutdown() {
     let server = GrpcTestServer::new().await;

@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    //= promises.sandbox.places-nothing-shown
+    //= promises.sandbox.refused-mount-points
     #[test]
     fn two_mounts_with_the_same_target_are_refused() {
         let check = |words: &[&str]| planned(words).map(drop).map_err(|failure| failure.message);

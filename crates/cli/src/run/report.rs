@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    //= promises.supervisor.reasons-end-told-apart
+    //= promises.supervisor.end-reasons-distinguished
     #[test]
     fn the_end_of_a_sandbox_is_reported_with_its_reason() {
         let reported = |reason| {

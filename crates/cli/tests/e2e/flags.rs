@@ -115,7 +115,7 @@ fn a_directory_is_an_image() {
 }
 
 //= carrel.command.mounts-environment-directory-user
-//= promises.command.want-memory
+//= promises.command.oom-kill
 #[test]
 fn an_oom_killed_command_is_reported() {
     let env = TestEnvironment::new();

@@ -321,7 +321,7 @@ fn a_sandbox_is_resumed_when_image_save_is_killed() {
     assert!(!env.has_image("saved:1"));
 }
 
-//= promises.images.sandbox-stays
+//= promises.images.persistent-sandbox-image
 #[test]
 fn a_persistent_sandbox_is_saved_and_keeps_its_image_when_the_name_moves() {
     let (env, first, second) = (TestEnvironment::new(), root("first"), root("second"));

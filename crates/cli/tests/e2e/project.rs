@@ -228,7 +228,7 @@ fn files_loaded_by_environment_or_filter_settings_are_refused() {
 }
 
 //= carrel.command.kept-changes-shown-applied
-//= promises.command.signal-changes-looked-kept
+//= promises.command.signal-changes-collected
 #[test]
 fn a_signal_ends_a_run_with_keep_changes_and_saves_nothing() {
     let (env, project) = (TestEnvironment::new(), project());
@@ -253,7 +253,7 @@ fn a_signal_ends_a_run_with_keep_changes_and_saves_nothing() {
     }
 }
 
-//= promises.command.signal-changes-looked-kept
+//= promises.command.signal-changes-collected
 #[test]
 fn a_signal_ends_a_run_that_waits_for_a_lock() {
     let (env, project) = (TestEnvironment::new(), project());

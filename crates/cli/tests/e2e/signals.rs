@@ -82,7 +82,7 @@ fn a_command_over_its_timeout_exits_with_124() {
     assert_eq!(env.shell(&["--timeout", "60s"], "exit 3").code, Some(3));
 }
 
-//= promises.command.output-nobody-reads
+//= promises.command.output-unread
 #[test]
 fn unread_output_delays_neither_the_timeout_nor_interrupts() {
     let env = TestEnvironment::new();

@@ -92,7 +92,7 @@ fn a_command_that_does_not_read_its_input_exits_normally() {
     assert!(feeding.join().unwrap().is_err());
 }
 
-//= promises.command.output-nobody-reads
+//= promises.command.output-unread
 #[test]
 fn when_output_is_closed_the_command_exits_without_a_message() {
     let env = TestEnvironment::new();
@@ -140,7 +140,7 @@ fn an_output_error_is_a_failure_with_the_ending_of_the_command() {
     assert_eq!(run("exit 3").code, Some(3));
 }
 
-//= promises.command.output-nobody-reads
+//= promises.command.output-unread
 #[test]
 fn when_standard_error_is_closed_the_command_exits_too() {
     let env = TestEnvironment::new();

@@ -52,7 +52,7 @@ impl ImageSource for EndlessSource<'_> {
     }
 }
 
-//= promises.images.pull-nobody-waits-whose
+//= promises.images.pull-without-waiting-request
 #[test]
 fn a_cancelled_pull_keeps_what_it_fetched_and_the_next_resumes() {
     let home = StoreHome::new();

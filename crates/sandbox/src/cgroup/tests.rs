@@ -63,7 +63,7 @@ fn refusal(host: &HostCgroups) -> (String, Vec<String>) {
     (refused.to_string(), refused.remedies())
 }
 
-//= promises.cgroups.hosts-told-apart
+//= promises.cgroups.hosts-distinguished
 #[test]
 fn a_host_with_v1_alone_has_everything_in_v1() {
     let host = host(V1, CGROUPS, UnifiedRoot::default());
@@ -72,7 +72,7 @@ fn a_host_with_v1_alone_has_everything_in_v1() {
     assert!(host.check(&all_limits(), LimitPolicy::Refuse).is_ok());
 }
 
-//= promises.cgroups.hosts-told-apart
+//= promises.cgroups.hosts-distinguished
 #[test]
 fn a_hybrid_host_limits_by_v1_and_freezes_by_v2() {
     let host = host(&format!("{V1}{HYBRID}"), CGROUPS, top("hugetlb", ""));
@@ -81,7 +81,7 @@ fn a_hybrid_host_limits_by_v1_and_freezes_by_v2() {
     assert!(host.hierarchies()[0].unified);
 }
 
-//= promises.cgroups.hosts-told-apart
+//= promises.cgroups.hosts-distinguished
 #[test]
 fn a_host_with_v2_alone_has_everything_in_v2_enabled_or_not() {
     for enabled in ["", "cpu memory pids"] {
@@ -130,7 +130,7 @@ fn a_group_with_processes_that_cannot_delegate_is_named() {
     );
 }
 
-//= promises.cgroups.hosts-told-apart
+//= promises.cgroups.hosts-distinguished
 #[test]
 fn a_host_without_control_groups_enforces_nothing_and_says_so() {
     let none = host("27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n", "", UnifiedRoot::default());

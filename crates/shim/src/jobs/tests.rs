@@ -132,7 +132,7 @@ fn a_job_is_kept_for_its_retention_and_while_it_is_followed() {
     assert_eq!(fixture.jobs.counts(), (0, 0, 1));
 }
 
-//= promises.jobs.ends-told-apart
+//= promises.jobs.outcomes-distinguished
 #[test]
 fn every_outcome_is_distinguished() {
     let mut fixture = TestJobs::new(JobRetention::default());

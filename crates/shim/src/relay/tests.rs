@@ -451,8 +451,8 @@ fn the_lowest_of_several_free_slots_is_assigned_first() {
     }
 }
 
-//= carrel.relay.frame-guest-belongs-nobody
-//= promises.relay.frames-guest-belong-nobody
+//= carrel.relay.frame-guest-without-client
+//= promises.relay.frames-guest-without-client
 #[test]
 fn stray_frames_are_counted_and_too_many_end_the_sandbox() {
     let mut relay = Relay::new(ready(), true, Instant::now());
@@ -489,7 +489,7 @@ fn clients_take_turns() {
 }
 
 //= promises.relay.room-large-frames
-//= promises.relay.patience-client-middle-frame
+//= promises.relay.timeout-client-middle-frame
 #[test]
 fn a_client_that_pauses_in_a_large_frame_delays_others_only_briefly() {
     let mut relay = Relay::new(ready(), false, Instant::now());
@@ -542,7 +542,7 @@ fn a_client_without_credit_does_not_occupy_the_pool() {
     assert_eq!(PrologueFormat::Current.slot_of(Frame::split(sent).unwrap().unwrap().0.id) as usize, other);
 }
 
-//= promises.relay.patience-client-middle-frame
+//= promises.relay.timeout-client-middle-frame
 #[test]
 fn no_client_is_disconnected_for_pausing_while_the_sandbox_is_paused() {
     let mut relay = Relay::new(ready(), true, Instant::now());

@@ -109,7 +109,7 @@ fn a_parent_directory_writable_by_others_is_not_swept() {
     assert_eq!(sweep(path.parent().unwrap()).unwrap(), 1);
 }
 
-//= promises.adoption.lost-supervisor-left-unsaid
+//= promises.adoption.entries-killed-shim-missing
 #[test]
 fn a_persistent_sandbox_stays_and_its_end_is_recorded_exactly_once() {
     let (home, path) = home();
@@ -148,7 +148,7 @@ fn a_recorded_end_is_not_recorded_again() {
     }
 }
 
-//= promises.adoption.lost-supervisor-left-unsaid
+//= promises.adoption.entries-killed-shim-missing
 #[test]
 fn jobs_running_when_the_shim_died_are_recorded_as_ended_with_the_sandbox() {
     let (_home, path) = home();
