@@ -50,8 +50,9 @@ pub(crate) fn create(arguments: &CreateArguments, json: bool) -> Result<u8, Fail
             .map_err(|failure| create_failure(failure, &id))?;
         let ready = ready.ok_or_else(|| find::no_such_sandbox(&id))?;
         warn(&id, json).await;
-        if !arguments.command.is_empty() || arguments.file.is_some() {
-            first_start::check(&mut daemon, &id).await?;
+        let has_command = !arguments.command.is_empty();
+        if has_command || arguments.file.is_some() {
+            first_start::check(&mut daemon, &id, has_command).await?;
         }
         Ok(ready)
     });

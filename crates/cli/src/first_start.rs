@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use carrel_api::agbox::v1::SandboxState;
-use carrel_shim_client::messages::{JobInfo, JobState};
+use carrel_shim_client::ShimError;
+use carrel_shim_client::messages::{FailureCode, JobInfo, JobState};
 
 use crate::daemon::DaemonClient;
 use crate::failure::Failure;
@@ -17,12 +18,13 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The first and the longest interval between two queries: a shim does not report that a job has started.
 const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// Fails if the command of a sandbox could not be started. Only root may query the shim.
-pub(crate) async fn check(daemon: &mut DaemonClient, id: &str) -> Result<(), Failure> {
+/// Fails if the command of a sandbox could not be started. Only root may query the shim. `has_command` if it is known that there
+/// is one, which a configuration file may have.
+pub(crate) async fn check(daemon: &mut DaemonClient, id: &str, has_command: bool) -> Result<(), Failure> {
     if find::require_root().is_err() {
         return Ok(());
     }
-    let reason = match tokio::time::timeout(START_TIMEOUT, first(id)).await {
+    let reason = match tokio::time::timeout(START_TIMEOUT, first(id, has_command)).await {
         Ok(Ok(job)) => failure(&job),
         // A slow start may still succeed.
         Err(_) => None,
@@ -46,14 +48,17 @@ pub(crate) fn failed_sandbox_hint(id: &str) -> String {
 }
 
 /// The job of the first start, once it has started or failed.
-async fn first(id: &str) -> Result<JobInfo, Failure> {
+async fn first(id: &str, has_command: bool) -> Result<JobInfo, Failure> {
     let found = find::one(id).await?;
     let mut client = find::connect(id, &found).await?;
     let mut pause = POLL_INTERVAL.0;
     loop {
-        let job = client.job(FIRST_JOB).await?;
-        if job.state != JobState::Starting {
-            return Ok(job);
+        match client.job(FIRST_JOB).await {
+            Ok(job) if job.state != JobState::Starting => return Ok(job),
+            Ok(_) => {}
+            // The daemon starts it after it has reported that the sandbox is ready.
+            Err(ShimError::Failed(failed)) if has_command && failed.code == FailureCode::JobUnknown => {}
+            Err(error) => return Err(error.into()),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(POLL_INTERVAL.1);

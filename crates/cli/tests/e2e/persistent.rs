@@ -98,6 +98,10 @@ fn the_jobs_of_a_sandbox_are_listed_after_a_stop_and_a_resume() {
     assert_eq!(text(&env, &["resume", "desk"]), "desk\n");
     stored(&json(&env, &["inspect", "desk", "--job", "first"]));
     assert_eq!(env.carrel(["exec", "--job", "second", "desk", "--", "true"]).code, Some(0));
+    // A resume does not wait for the command of the sandbox.
+    while !text(&env, &["--json", "ps", "desk"]).contains("\"primary.0\"") {
+        std::thread::yield_now();
+    }
     listed(&[("first", "exited"), ("server", "signalled"), ("second", "exited"), ("primary.0", "runs")]);
     assert_eq!(text(&env, &["logs", "desk", "first"]), "first\n", "what it wrote is kept");
     // A job id is used once, whenever that job ran.
