@@ -22,6 +22,8 @@ use crate::jobs::session::notes::SessionNotes;
 
 /// The exit code of a failure.
 const FAILED: u8 = 1;
+/// The grace period of ephemeral sandboxes.
+const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 /// How long a shim may take beyond the grace period, until it is killed.
 const SHIM_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a killed process may take to exit.
@@ -62,7 +64,7 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
     let ends = find::runtime()?.block_on(async {
         let mut ending = JoinSet::new();
         for (position, name) in arguments.names.iter().cloned().enumerate() {
-            let (grace, no_wait) = (arguments.time, arguments.no_wait);
+            let (grace, no_wait) = (arguments.time.unwrap_or(DEFAULT_GRACE), arguments.no_wait);
             ending.spawn(async move { (position, one(&name, grace, no_wait).await) });
         }
         let mut ends = ending.join_all().await;
@@ -76,7 +78,14 @@ pub(crate) fn stop(arguments: &StopArguments, json: bool) -> Result<u8, Failure>
                 end.note(name, json);
                 end.object(name)
             }
-            Ok(StopResult::Persistent(handle)) => render::handle(&handle),
+            Ok(StopResult::Persistent(handle)) => {
+                if arguments.time.is_some() {
+                    let message =
+                        format!("--time is ignored: {name:?} is persistent, so `runtime.grace` of the daemon applies");
+                    SessionNotes { quiet: false, json }.print(&message);
+                }
+                render::handle(&handle)
+            }
             Err(failure) => {
                 failures.add(failure);
                 continue;

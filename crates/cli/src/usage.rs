@@ -185,7 +185,7 @@ mod tests {
         let CarrelCommand::Stop(stop) = parsed(&["stop", "--time", "0", "web"]).unwrap().command else {
             panic!("not a stop command")
         };
-        assert!(stop.time.is_zero());
+        assert_eq!(stop.time, Some(std::time::Duration::ZERO));
     }
 
     //= promises.command.defaults

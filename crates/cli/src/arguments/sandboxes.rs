@@ -94,9 +94,10 @@ Examples:
 /// `carrel stop`.
 #[derive(Args, Debug)]
 pub(crate) struct StopArguments {
-    /// Grace period before sandboxes are killed; 0 kills at once. For persistent sandboxes the daemon's setting applies
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    pub(crate) time: Duration,
+    /// Grace period before ephemeral sandboxes are killed; 0 kills at once. For persistent ones, the daemon's setting
+    /// `runtime.grace` applies [default: 10s]
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub(crate) time: Option<Duration>,
     /// Do not wait until persistent sandboxes have stopped
     #[arg(long)]
     pub(crate) no_wait: bool,

@@ -41,7 +41,9 @@ fn a_sandbox_is_created_used_stopped_resumed_and_removed() {
     assert_eq!(types(&env, "desk", 3, 2), ["EXEC_STARTED", "EXEC_FAILED"]);
 
     assert_eq!(text(&env, &["stop", "desk"]), "desk\n");
-    assert_eq!(text(&env, &["stop", "desk"]), "desk\n", "it is already stopped");
+    let again = env.carrel(["stop", "--time", "5s", "desk"]);
+    let ignored = "note: --time is ignored: \"desk\" is persistent, so `runtime.grace` of the daemon applies\n";
+    assert_eq!((again.stdout.as_slice(), again.stderr.as_str()), (&b"desk\n"[..], ignored), "it is already stopped");
     assert_eq!(text(&env, &["logs", "desk", "first"]), "v\n/workspace\n");
     let value = json(&env, &["inspect", "desk"]);
     assert_eq!((&value["state"], &value["daemon"]["desired"]), (&"stopped".into(), &"stopped".into()));
