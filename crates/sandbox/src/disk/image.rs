@@ -18,8 +18,8 @@ use crate::{mount, sys};
 
 /// How long killed processes that had the disk open may take to exit.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many times another process may be faster to attach a free loop device.
-const ATTEMPTS: u32 = 64;
+/// How long other processes may be faster to attach each free loop device.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many times the size of the file is corrected.
 const MAX_RESIZES: usize = 6;
@@ -149,16 +149,19 @@ fn attach(image: &OwnedFd) -> Result<(String, OwnedFd), DiskError> {
     let open = |path: &str| rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let none = |errno: Errno| DiskError::NoLoop(errno.into());
     let control = open("/dev/loop-control").map_err(none)?;
-    for _ in 0..ATTEMPTS {
+    let end = Instant::now() + ATTACH_TIMEOUT;
+    let mut pause = Duration::from_micros(100);
+    loop {
         let path = format!("/dev/loop{}", sys::free_loop(control.as_fd()).map_err(none)?);
         let device = open(&path).map_err(none)?;
         match sys::configure_loop(device.as_fd(), image.as_fd()) {
             Ok(()) => return Ok((path, device)),
-            Err(Errno::BUSY) => {}
+            Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(pause),
+            Err(Errno::BUSY) => return Err(none(Errno::BUSY)),
             Err(errno) => return Err(system("attach the image")(errno)),
         }
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
-    Err(none(Errno::BUSY))
 }
 
 /// Finds an administration program, whose directory is not in the `PATH` of every user.
