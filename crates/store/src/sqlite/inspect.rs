@@ -37,10 +37,31 @@ pub(crate) fn log_of(path: &Path) -> PathBuf {
     with_suffix(path, "-wal")
 }
 
-/// Whether there is a write-ahead log to read. One with a header and no frame has nothing to read, and SQLite cannot open it
-/// with a read-only index: it takes it for one that changes all the time.
+/// Whether there is a write-ahead log to read. One with a header and no frame has nothing to read, nor has one with a damaged
+/// header, and SQLite cannot open either with a read-only index: it takes it for one that changes all the time.
 pub(crate) fn has_log(path: &Path) -> bool {
-    log_of(path).symlink_metadata().is_ok_and(|log| log.len() != LOG_HEADER)
+    let log = log_of(path);
+    log.symlink_metadata().is_ok_and(|found| found.len() < LOG_HEADER || (found.len() > LOG_HEADER && has_header(&log)))
+}
+
+/// Whether a log begins with a valid header: a magic number and the version, the page size, and their checksum.
+fn has_header(log: &Path) -> bool {
+    const MAGIC: u32 = 0x377f_0682;
+    let mut header = [0; 32];
+    if File::open(log).and_then(|mut file| file.read_exact(&mut header)).is_err() {
+        return true;
+    }
+    let mut words = header.chunks_exact(4).map(|word| word.try_into().unwrap_or_default());
+    let header: [[u8; 4]; 8] = std::array::from_fn(|_| words.next().unwrap_or_default());
+    let magic = u32::from_be_bytes(header[0]);
+    // The lowest bit tells in which byte order the checksum was computed.
+    let number = if magic & 1 == 1 { u32::from_be_bytes } else { u32::from_le_bytes };
+    let (mut first, mut second) = (0u32, 0u32);
+    for pair in header[..6].chunks_exact(2) {
+        first = first.wrapping_add(number(pair[0])).wrapping_add(second);
+        second = second.wrapping_add(number(pair[1])).wrapping_add(first);
+    }
+    magic & !1 == MAGIC && [first, second].map(u32::to_be_bytes) == header[6..]
 }
 
 /// The path with a suffix appended to its file name.

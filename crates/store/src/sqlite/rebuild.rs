@@ -39,19 +39,29 @@ const TABLE_COUNT: u32 = 4;
 
 /// Copies all intact rows of a store into a new one.
 pub(crate) fn rebuild(path: &Path, new: &Path, home: Option<&MarkerRecord>) -> Result<RepairReport, StoreError> {
-    if has_tables(path)? {
-        return rebuild_from(path, new, home);
-    }
-    // Possibly only the list of root pages is broken. The layout that yields the most intact rows is the right one.
-    let mut best = None;
+    let as_listed = if has_tables(path)? {
+        match rebuild_from(path, new, home) {
+            Ok(report) if report.lost_rows() == 0 && !report.tables.iter().any(|table| table.at_least) => {
+                return Ok(report);
+            }
+            Ok(report) => report.kept_rows(),
+            Err(StoreError::Damaged { .. } | StoreError::Database(_)) => 0,
+            Err(error) => return Err(error),
+        }
+    } else {
+        0
+    };
+    // Possibly only the first page is broken: the list of the tables, their columns and root pages. The layout that yields the
+    // most intact rows is the right one.
+    let mut best = (as_listed, None);
     for layout in TableLayout::ALL {
         let kept = rebuild_with(layout, path, new, home)?.kept_rows();
-        if kept > best.map_or(0, |(most, _)| most) {
-            best = Some((kept, layout));
+        if kept > best.0 {
+            best = (kept, Some(layout));
         }
     }
-    match best {
-        Some((_, layout)) => rebuild_with(layout, path, new, home),
+    match best.1 {
+        Some(layout) => rebuild_with(layout, path, new, home),
         None => rebuild_from(path, new, home),
     }
 }

@@ -185,7 +185,9 @@ async fn a_log_without_a_frame_is_no_loss() {
 
 #[tokio::test]
 async fn an_emptied_or_damaged_log_is_an_error_and_a_repair_keeps_the_rest() {
-    for damage in ["empty", "header", "damaged"] {
+    let flipped = [0, 3, 9, 10, 15, 24, 31];
+    for damage in ["empty", "header", "damaged"].map(str::to_owned).into_iter().chain(flipped.map(|at| at.to_string()))
+    {
         let test_store = TestStore::new();
         let store = test_store.open_at_home("boot-1");
         let row = ready(&store, "box-1").await;
@@ -199,10 +201,11 @@ async fn an_emptied_or_damaged_log_is_an_error_and_a_repair_keeps_the_rest() {
         let marker = fs::read(test_store.marker()).unwrap();
         store.close().await;
         let [database, mut log] = files;
-        match damage {
+        match damage.as_str() {
             "empty" => log.clear(),
             "header" => log.truncate(32),
-            _ => log[40..].fill(7),
+            "damaged" => log[40..].fill(7),
+            at => log[at.parse::<usize>().unwrap()] ^= 0x21,
         }
         fs::write(test_store.path(), database).unwrap();
         fs::write(test_store.beside("-wal"), log).unwrap();

@@ -65,6 +65,25 @@ async fn damaged_rows_are_left_out_and_reported() {
 }
 
 #[tokio::test]
+async fn a_damaged_schema_loses_no_row() {
+    let intact = whole().await;
+    let before = fs::read(intact.path()).unwrap();
+    let schema = before[..PAGE].windows(12).position(|bytes| bytes == b"CREATE TABLE").unwrap();
+    for at in (schema..PAGE).step_by(61) {
+        let damaged = intact.copy();
+        let mut bytes = before.clone();
+        bytes[at] ^= 1;
+        fs::write(damaged.path(), bytes).unwrap();
+        if check(&damaged.path()).is_ok_and(|report| report.is_good()) {
+            continue;
+        }
+        let report = repair(&damaged.path(), None).unwrap();
+        assert_eq!((report.lost_rows(), report.check.events, report.check.sandboxes), (0, 416, 2), "byte {at}");
+        damaged.assert_good();
+    }
+}
+
+#[tokio::test]
 async fn a_repair_keeps_the_rows_of_a_copy_without_its_log() {
     let test_store = TestStore::new();
     test_store.take_file(&whole().await);
