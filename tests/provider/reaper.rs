@@ -124,6 +124,24 @@ fn the_retention_of_an_orphan_restarts_after_it_was_known_in_between() {
 }
 
 #[test]
+fn an_orphan_that_runs_is_not_killed_by_a_new_sandbox_of_its_name() {
+    run(async {
+        let harness = ProviderHarness::new();
+        let orphan = harness.start("demo", &host_spec()).await;
+        // The store that was restored does not know it, so the name is free.
+        let new =
+            Place { incarnation: "ffff0000ffff0001".to_owned(), disk: "ffff0000ffff0001".to_owned(), ..orphan.clone() };
+        let failed = harness.local.start(&new, &host_spec()).await.unwrap_err();
+        assert!(failed.message.contains(&format!("carrel store remove {}", orphan.disk)), "{failed}");
+        harness.local.remove(&new).await.unwrap();
+        assert_eq!(harness.shell(&orphan, "exec-1", "echo still").await, "still\n");
+        harness.local.remove_orphan(&orphan.disk).await.unwrap();
+        harness.local.start(&new, &host_spec()).await.unwrap();
+        harness.local.remove(&new).await.unwrap();
+    });
+}
+
+#[test]
 fn an_orphan_that_is_removed_during_a_reap_leaves_no_mark() {
     run(async {
         let mut harness = ProviderHarness::new();

@@ -10,6 +10,7 @@ use carrel_shim_client::{DiscoveredSandbox, Liveness};
 
 use crate::discovery::{is_incarnation, persistent_record};
 use crate::pidfd::AsyncPidFd;
+use crate::reap::disk_of;
 use crate::start::is_stopped_error;
 use crate::{LocalInner, blocking, failed, manifests, paths};
 
@@ -122,8 +123,18 @@ impl LocalInner {
         Ok(())
     }
 
-    /// Stops and removes the persistent sandbox with this name, of any incarnation.
+    /// The sandbox that has this name and runs on another disk, which the store does not know: an orphan.
+    pub(crate) async fn orphan_of_that_name(&self, place: &Place) -> Result<Option<String>, ProviderError> {
+        let Some(found) = self.find(&place.sandbox).await? else { return Ok(None) };
+        let record = persistent_record(&found).filter(|_| found.life == Liveness::Running);
+        Ok(record.and_then(|record| disk_of(&self.paths, record)).filter(|disk| *disk != place.disk))
+    }
+
+    /// Stops and removes the persistent sandbox with this name, of any incarnation, but no orphan.
     pub(crate) async fn clear(&self, place: &Place) -> Result<(), ProviderError> {
+        if self.orphan_of_that_name(place).await?.is_some() {
+            return Ok(());
+        }
         self.clear_services(place).await?;
         let Some(found) = self.find(&place.sandbox).await? else { return Ok(()) };
         let Some(record) = persistent_record(&found) else { return Ok(()) };
