@@ -167,3 +167,35 @@ fn a_system_file_whose_content_was_lost_is_restored_at_the_next_start() {
         harness.local.remove(&second).await.unwrap();
     });
 }
+
+#[test]
+fn a_disk_without_its_files_is_missing_and_is_never_replaced() {
+    run(async {
+        let harness = ProviderHarness::new();
+        for (name, spec) in [("sized", limited(32 << 20)), ("plain", host_spec())] {
+            let first = harness.start(name, &spec).await;
+            harness.local.stop(&first, std::time::Duration::ZERO).await.unwrap();
+            harness.local.forget(&first).await.unwrap();
+            let disk = harness.disk(&first);
+            for entry in std::fs::read_dir(&disk).unwrap() {
+                let path = entry.unwrap().path();
+                std::fs::rename(
+                    &path,
+                    harness.home.path().join(format!("{name}-{}", path.file_name().unwrap().display())),
+                )
+                .unwrap();
+            }
+            assert!(!harness.local.has_disk(&first).await.unwrap());
+            let second = next_incarnation(&first);
+            let failed = harness.local.start(&second, &spec).await.unwrap_err();
+            assert!(
+                failed.message.contains("missing") && failed.message.contains(&*disk.to_string_lossy()),
+                "{failed}"
+            );
+            let failed = harness.local.read_disk(&first, &spec).await.map(drop).unwrap_err();
+            assert!(failed.message.contains("missing"), "{failed}");
+            assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 0);
+            harness.local.remove(&first).await.unwrap();
+        }
+    });
+}

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::discovery::persistent_record;
 use crate::paths::name;
 use crate::pidfd::wait_or_kill;
-use crate::start::{disk_missing, exists};
+use crate::start::{disk_missing, has_files};
 use crate::{LocalInner, blocking, failed, images, plan};
 
 /// The limit of open readers: each is a sandbox that no other limit of the daemon counts. All clients of a sandbox share one
@@ -84,7 +84,7 @@ impl LocalInner {
     /// Opens a reader on the disk of a stopped sandbox, or shares the open one.
     pub(crate) async fn read_disk(&self, place: &Place, spec: &Spec) -> Result<DiskReaderHandle, ProviderError> {
         let (name, disk) = (name(&place.sandbox), self.paths.disk(place)?);
-        if !exists(&disk).await? {
+        if !has_files(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
         let image = self.image(&spec.image, spec.host_owner(), &disk).await?;
@@ -95,7 +95,7 @@ impl LocalInner {
         }
         // A closing reader still uses the disk.
         self.end_reader(place).await?;
-        if !exists(&disk).await? {
+        if !has_files(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
         let found = self.find(&place.sandbox).await?;

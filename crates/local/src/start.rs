@@ -40,7 +40,7 @@ impl LocalInner {
         let starting = self.pending_starts.begin(&place.incarnation);
         let disk = self.paths.disk(place)?;
         // A new disk cannot replace the files that the sandbox wrote.
-        if !place.is_first_start() && !exists(&disk).await? {
+        if !place.is_first_start() && !has_files(&disk).await? {
             return Err(disk_missing(place, &disk));
         }
         // A pull may take long, so it happens before taking the lock: a stop does not wait for it.
@@ -84,6 +84,11 @@ impl LocalInner {
         let running = match self.adopt_running(place).await? {
             Some(running) => running,
             None => {
+                if let Some(disk) = self.orphan_of_that_name(place).await? {
+                    return Err(failed(format_args!(
+                        "the orphan {disk} runs under that name: adopt it, or remove it with `carrel store remove {disk}`"
+                    )));
+                }
                 self.clear(place).await?;
                 // Ports fail before anything is created.
                 let bound = BoundPorts::open(&spec.ports).await?;
@@ -109,7 +114,7 @@ impl LocalInner {
     /// Whether the disk of a sandbox exists.
     pub(crate) async fn has_disk(&self, place: &Place) -> Result<bool, ProviderError> {
         self.check_home()?;
-        exists(&self.paths.disk(place)?).await
+        has_files(&self.paths.disk(place)?).await
     }
 
     /// Adopts a running incarnation; returns whether it runs.
@@ -283,6 +288,14 @@ fn shim_error(error: &OwnerError) -> ProviderError {
 pub(crate) async fn exists(path: &Path) -> Result<bool, ProviderError> {
     let path = path.to_owned();
     blocking(move || path.try_exists().map_err(|error| failed(format_args!("{}: {error}", path.display())))).await
+}
+
+/// Whether a disk is there: its directory alone is none.
+pub(crate) async fn has_files(disk: &Path) -> Result<bool, ProviderError> {
+    let disk = disk.to_owned();
+    let there =
+        move || PersistentDisk::exists(&disk).map_err(|error| failed(format_args!("{}: {error}", disk.display())));
+    blocking(there).await
 }
 
 /// Creates the marker that all copies were made.

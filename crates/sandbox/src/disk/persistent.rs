@@ -169,6 +169,16 @@ impl PersistentDisk {
         Self::attach(directory, locked)
     }
 
+    /// Whether a directory of the host has a disk: its image, or the directory of its files.
+    pub fn exists(directory: &Path) -> std::io::Result<bool> {
+        for name in [IMAGE, FILES, TREE] {
+            if directory.join(name).try_exists()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Checks the file system of an unused disk that was not closed, or whose superblock records an error; with
     /// `is_damaged`, in any case. Returns what was repaired. Only images are checked.
     pub fn check(directory: &Path, is_damaged: bool) -> Result<Option<DiskRepair>, DiskError> {
