@@ -79,7 +79,7 @@ async fn fill(path: &std::path::Path, count: usize) {
             ..(*model).clone()
         };
         let events = LIFE.into_iter().map(event).collect();
-        let change = Change { sandbox, new: true, execs: Vec::new(), events, synced: false };
+        let change = Change { sandbox, new: true, reuses_id: false, execs: Vec::new(), events, synced: false };
         let store = store.clone();
         waiting.push(tokio::spawn(async move { store.commit(change).await.map(drop) }));
         if waiting.len() == 256 {

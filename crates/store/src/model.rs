@@ -297,6 +297,8 @@ pub struct Change {
     pub sandbox: Sandbox,
     /// Whether it creates the sandbox; its id must never have been used.
     pub new: bool,
+    /// Whether the id of a new sandbox may be that of one whose row was lost, as it is of an adopted orphan.
+    pub reuses_id: bool,
     /// The new rows of execs.
     pub execs: Vec<ExecChange>,
     /// The events, in order.

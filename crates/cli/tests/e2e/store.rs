@@ -53,7 +53,7 @@ async fn fill(env: &TestEnvironment) -> Vec<u8> {
         };
         let kind = EventType::SandboxAccepted;
         let event = NewEvent { kind, at: Timestamp(1), state: SandboxState::Pending, details: EventDetails::None };
-        let change = Change { sandbox, new: true, execs: vec![], events: vec![event], synced: true };
+        let change = Change { sandbox, new: true, reuses_id: false, execs: vec![], events: vec![event], synced: true };
         store.commit(change).await.unwrap();
     }
     let alone = std::fs::read(store_file(env)).unwrap();

@@ -19,8 +19,14 @@ pub(super) struct SandboxEdit {
 
 impl SandboxEdit {
     pub(super) fn new(sandbox: &Sandbox, now: Timestamp) -> Self {
-        let change =
-            Change { sandbox: sandbox.clone(), new: false, execs: Vec::new(), events: Vec::new(), synced: false };
+        let change = Change {
+            sandbox: sandbox.clone(),
+            new: false,
+            reuses_id: false,
+            execs: Vec::new(),
+            events: Vec::new(),
+            synced: false,
+        };
         Self { change, now }
     }
 

@@ -78,7 +78,8 @@ impl Control {
             state: SandboxState::Pending,
             details: EventDetails::None,
         };
-        let change = Change { sandbox, new: true, execs: Vec::new(), events: vec![accepted], synced: true };
+        let change =
+            Change { sandbox, new: true, reuses_id: false, execs: Vec::new(), events: vec![accepted], synced: true };
         FailpointStep::CreateAccepted.begin();
         let committed = self.0.store.commit(change).await;
         self.0.settle_capacity(&id, memory);

@@ -50,10 +50,11 @@ impl Control {
         let running = orphan.running.clone();
         self.0.provider.release_orphan(disk).await.map_err(|error| provider_failed(&error))?;
         let spec: Spec = serde_json::from_str(&manifest.spec).map_err(|error| internal(&error))?;
+        let reuses_id = id == former;
         let sandbox = self.adopted(id, disk, running.as_deref(), &manifest, &spec);
         // The client may disconnect at any time, so a task makes sure that what is committed gets an actor.
         let (control, runs) = (self.clone(), running.is_some());
-        let accepted = tokio::spawn(async move { control.accept_orphan(sandbox, runs, spec).await });
+        let accepted = tokio::spawn(async move { control.accept_orphan(sandbox, reuses_id, runs, spec).await });
         accepted.await.map_err(|error| internal(&error))?
     }
 
@@ -109,8 +110,15 @@ impl Control {
         }
     }
 
-    /// Commits an adopted sandbox with the events that lead to its state.
-    async fn accept_orphan(&self, sandbox: Sandbox, runs: bool, spec: Spec) -> Result<Arc<Sandbox>, Refusal> {
+    /// Commits an adopted sandbox with the events that lead to its state. Its former id is its own, also after a repair that
+    /// lost its row and kept the id.
+    async fn accept_orphan(
+        &self,
+        sandbox: Sandbox,
+        reuses_id: bool,
+        runs: bool,
+        spec: Spec,
+    ) -> Result<Arc<Sandbox>, Refusal> {
         let (id, memory, now) = (sandbox.id.clone(), self.memory(&spec), sandbox.state_changed_at);
         self.check_open()?;
         let event = |kind, state, why: &str| {
@@ -130,7 +138,7 @@ impl Control {
         }
         let mailbox = Mailbox::new();
         self.0.register_mailbox(&id, &mailbox);
-        let change = Change { sandbox, new: true, execs: Vec::new(), events, synced: true };
+        let change = Change { sandbox, new: true, reuses_id, execs: Vec::new(), events, synced: true };
         let committed = self.0.store.commit(change).await.map_err(|error| {
             self.0.unregister_mailbox(&id, &mailbox);
             match error {

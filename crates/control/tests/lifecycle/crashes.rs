@@ -116,18 +116,20 @@ async fn a_disk_that_an_older_store_does_not_know_can_be_adopted() {
     assert_eq!(daemon.control.orphans(&untrusted).await.unwrap_err().reason, "ORPHANS_FORBIDDEN");
     let unknown = daemon.control.adopt_orphan(&ME, "another", None).await.unwrap_err();
     assert_eq!(unknown.reason, "ORPHAN_UNKNOWN");
-    // Its id was used in this store, which an older one would not know.
-    let taken = daemon.control.adopt_orphan(&ME, &lost.disk, None).await.unwrap_err();
+    let taken = daemon.control.adopt_orphan(&ME, &lost.disk, Some("box1")).await.unwrap_err();
     assert_eq!(taken.reason, "SANDBOX_ID_ALREADY_EXISTS");
+    // The store lost its row, and kept its id.
+    assert_eq!(daemon.try_create("box2", |_| {}).await.unwrap_err().reason, "SANDBOX_ID_ALREADY_EXISTS");
 
-    let adopted = daemon.control.adopt_orphan(&ME, "box2", Some("box3")).await.unwrap();
+    let adopted = daemon.control.adopt_orphan(&ME, "box2", None).await.unwrap();
+    assert_eq!(adopted.id.as_str(), "box2");
     assert_eq!((adopted.state, adopted.reason.as_str()), (SandboxState::Stopped, "adopted"));
     assert_eq!((&adopted.disk, &adopted.spec, adopted.created_at), (&lost.disk, &lost.spec, lost.created_at));
     assert!(daemon.control.orphans(&ME).await.unwrap().is_empty());
-    daemon.control.resume(&ME, "box3").await.unwrap();
-    daemon.until("box3", SandboxState::Ready).await;
+    daemon.control.resume(&ME, "box2").await.unwrap();
+    daemon.until("box2", SandboxState::Ready).await;
     daemon.crash().await;
-    assert_eq!(daemon.control.get(&ME, "box3").unwrap().state, SandboxState::Ready);
+    assert_eq!(daemon.control.get(&ME, "box2").unwrap().state, SandboxState::Ready);
     daemon.check().await;
 }
 

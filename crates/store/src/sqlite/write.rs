@@ -90,10 +90,10 @@ fn write(
     margin: Option<Sequence>,
     position: &mut u64,
 ) -> Result<WrittenChange, WriteError> {
-    let Change { mut sandbox, new, execs, events, .. } = change;
+    let Change { mut sandbox, new, reuses_id, execs, events, .. } = change;
     let count = events.len() as Sequence;
     let columns = if new {
-        insert(connection, &mut sandbox, count, margin)?
+        insert(connection, &mut sandbox, reuses_id, count, margin)?
     } else {
         update(connection, &mut sandbox, count, margin)?
     };
@@ -121,10 +121,13 @@ fn write(
 fn insert(
     connection: &Connection,
     sandbox: &mut Sandbox,
+    reuses_id: bool,
     count: u64,
     margin: Option<u64>,
 ) -> Result<SequenceColumns, WriteError> {
-    if !reserve(connection, "INSERT INTO reserved_sandboxes VALUES (?1) ON CONFLICT DO NOTHING", sandbox.id.as_str())? {
+    let sql = "INSERT INTO reserved_sandboxes VALUES (?1) ON CONFLICT DO NOTHING";
+    let has_row = || connection.prepare_cached("SELECT 1 FROM sandboxes WHERE id = ?1")?.exists([sandbox.id.as_str()]);
+    if !reserve(connection, sql, sandbox.id.as_str())? && (!reuses_id || has_row()?) {
         return Err(WriteError::Refused(StoreError::SandboxIdTaken));
     }
     if sandbox.last_sequence != 0 {

@@ -188,7 +188,7 @@ pub(crate) fn transition(row: &Sandbox, kind: EventType, state: SandboxState) ->
     };
     let event = NewEvent { kind, at: Timestamp(7), state, details };
     let sandbox = Sandbox { state, ..row.clone() };
-    Change { sandbox, new: false, execs: vec![], events: vec![event], synced: false }
+    Change { sandbox, new: false, reuses_id: false, execs: vec![], events: vec![event], synced: false }
 }
 
 /// A change with one event that means nothing.
