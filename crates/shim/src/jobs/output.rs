@@ -172,6 +172,10 @@ impl JobOutputLog {
     /// The job has ended: the tail is written to the file after the marker.
     pub(crate) fn finish(&mut self, watched: bool) {
         if self.cut && self.tail_start() < self.length {
+            // What the file has already is not written twice.
+            let start = self.length - self.ring.len() as u64;
+            let repeated = self.head.saturating_sub(start).min(self.ring.len() as u64);
+            self.ring.drain(..usize::try_from(repeated).unwrap_or(0));
             let from = self.length - self.ring.len() as u64;
             let before = self.charged;
             self.mark(&format!("[carrel: output continues at byte {from}]\n"));
@@ -400,7 +404,7 @@ mod tests {
         stream.finish(false);
         let file = std::fs::read_to_string(home.path().join("a.stdout.log")).unwrap();
         assert!(file.starts_with("0123\n[carrel: cut here: byte 4 "), "{file}");
-        assert!(file.ends_with("output continues at byte 0]\n0123456789abc"), "{file}");
+        assert!(file.ends_with("output continues at byte 4]\n456789abc"), "{file}");
         assert_eq!(read_all(&mut stream, &directory, 0, 100), [(0, Ok(b"0123456789abc".to_vec()))]);
     }
 
