@@ -105,7 +105,19 @@ impl Descriptors {
         let limit = self.limit();
         let fits = |open: u64| open.saturating_add(needed).saturating_add(reserved) <= limit;
         // An outdated count must not lead to a refusal, since descriptors may just have been closed.
-        fits(self.open()) || fits(self.open_count(|_| MAX_AGE_TO_REFUSE))
+        let has_room = fits(self.open()) || fits(self.open_count(|_| MAX_AGE_TO_REFUSE));
+        if has_room && use_for == DescriptorUse::Connection {
+            self.add(needed);
+        }
+        has_room
+    }
+
+    /// Counts descriptors that are about to be opened: many clients may connect before the next count.
+    fn add(&self, more: u64) {
+        let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, open)) = counted.as_mut() {
+            *open = open.saturating_add(more);
+        }
     }
 
     /// Refuses what there are too few descriptors for.
@@ -184,6 +196,18 @@ mod tests {
             assert!(descriptors.has_room(DescriptorUse::Stream));
         }
         assert!(counts.load(Ordering::Relaxed) < 1000);
+    }
+
+    #[test]
+    fn connections_are_counted_before_the_next_count() {
+        let connections = Arc::new(AtomicU64::new(0));
+        let open = Arc::clone(&connections);
+        let descriptors = Descriptors::new(|| 256, move || 24 + open.load(Ordering::Relaxed));
+        while descriptors.has_room(DescriptorUse::Connection) {
+            assert!(connections.fetch_add(1, Ordering::Relaxed) < 256);
+        }
+        // A quarter of the reserve of 32 is left.
+        assert_eq!(connections.load(Ordering::Relaxed), 256 - 24 - 8);
     }
 
     #[test]
