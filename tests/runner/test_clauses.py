@@ -147,6 +147,8 @@ class Repository(unittest.TestCase):
         known = self.evidence(here, recorded=recorded)
         self.assertEqual(clauses.problems(self.root, known), [])
         self.assertEqual(known.notes, {"marks that stand on vm.json of 0123": ["tests/relay/main.rs: it_rises"]})
+        # The runner's own tests of that stage are not the stage.
+        self.assertEqual(clauses.problems(self.root, self.evidence(here, "vm::test_vm::it", recorded=recorded)), [])
         for outcomes in ([here, "vm::bookworm::relay::another"], [there]):
             self.assertEqual(len(clauses.problems(self.root, self.evidence(*outcomes, recorded=recorded))), 1, outcomes)
 
